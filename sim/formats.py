@@ -1,0 +1,55 @@
+"""Number formats: bits per stored element, scales included, and the matrix rate that a format computes at.
+
+Sizes: OCP Microscaling specification v1.0 (MXFP8, MXFP4: one E8M0 scale per 32 elements); NVIDIA NVFP4
+(one E4M3 scale per 16); DeepSeek-V3 technical report (block FP8: one fp32 scale per 128 x 128 weights).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from sim.errors import InputError
+
+
+class NumberFormat(NamedTuple):
+    """How elements are stored (``bits`` each, scales included) and at which matrix rate they compute."""
+
+    name: str
+    bits: Fraction
+    rate: str
+
+    def bytes(self, elements: int) -> int:
+        """Bytes of ``elements`` elements, rounded up to a whole byte."""
+        bits = self.bits * elements
+        return -(-bits.numerator // (8 * bits.denominator))
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes per element as a number for rates; exact sizes come from ``bytes``."""
+        return float(self.bits / 8)
+
+
+_TABLE = (
+    NumberFormat("fp32", Fraction(32), "tf32"),
+    NumberFormat("bf16", Fraction(16), "bf16"),
+    NumberFormat("fp16", Fraction(16), "bf16"),
+    NumberFormat("fp8", Fraction(8), "fp8"),
+    NumberFormat("fp8_block", Fraction(4097, 512), "fp8"),
+    NumberFormat("fp8_group", Fraction(33, 4), "fp8"),
+    NumberFormat("mxfp8", Fraction(33, 4), "fp8"),
+    NumberFormat("int8", Fraction(8), "int8"),
+    NumberFormat("int4", Fraction(4), "bf16"),  # weight-only: dequantised to 16 bit before the product
+    NumberFormat("fp4", Fraction(4), "fp4"),  # without scales, as the Helix paper counts
+    NumberFormat("nvfp4", Fraction(9, 2), "fp4"),
+    NumberFormat("mxfp4", Fraction(17, 4), "fp4"),
+)
+FORMATS = {f.name: f for f in _TABLE}
+
+
+def number_format(name: str) -> NumberFormat:
+    """Look a format up. Raises ``InputError`` listing the known ones."""
+    try:
+        return FORMATS[name]
+    except KeyError:
+        raise InputError(f"number format {name!r} is not known; choose one of {', '.join(FORMATS)}") from None

@@ -1,0 +1,313 @@
+"""The model: what its layers compute and which tensors they hold.
+
+A tensor lists its dimensions by *role*. A strategy says which role is split over which axis of its mesh,
+so this module knows nothing about parallelism, and the placement knows nothing about attention.
+
+Roles of dimensions that can be split: ``q_heads`` (query projection), ``kv_heads`` (key and value projection
+and the cache), ``uk_heads`` and ``uv_heads`` (MLA's absorbed halves of kv_b), ``o_heads`` (input of the output
+projection), ``ffn``, ``experts``, ``expert_ffn``, ``shared_ffn``, ``vocab``. Any other is never split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from sim.noun import Noun
+
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Part = Literal["attention", "dense_ffn", "routed_experts", "shared_experts", "embeddings"]
+
+
+class TensorShape(NamedTuple):
+    """One weight: its dimensions as (role, size), the memory part it counts in, and if it may be quantised."""
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    part: Part
+    quantised: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the whole tensor."""
+        return math.prod(size for _, size in self.dims)
+
+
+class GroupedQueryAttention(Noun):
+    """MHA, GQA and MQA: each KV head serves ``query_heads / kv_heads`` query heads.
+
+    ``window`` keeps only the last that many tokens of the cache (sliding or chunked local attention).
+    """
+
+    kind: Literal["gqa"] = "gqa"
+    query_heads: Positive
+    kv_heads: Positive
+    head_dim: Positive
+    v_head_dim: Positive
+    window: Positive | None = None
+    shared_kv: bool = False
+    """K and V are one projection and one cache entry (Gemma-4's attention_k_eq_v)."""
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+    """One learned attention-sink logit per query head (gpt-oss)."""
+
+    @model_validator(mode="after")
+    def _groups(self) -> GroupedQueryAttention:
+        if self.query_heads % self.kv_heads:
+            raise ValueError(f"{self.query_heads} query heads are not a multiple of {self.kv_heads} KV heads")
+        if self.shared_kv and self.head_dim != self.v_head_dim:
+            raise ValueError("K and V can be shared only when their head dimensions are equal")
+        return self
+
+    @property
+    def label(self) -> str:
+        """MHA, GQA or MQA."""
+        return {self.query_heads: "MHA", 1: "MQA"}.get(self.kv_heads, "GQA")
+
+    @property
+    def cached_heads(self) -> int:
+        """Heads of the KV cache: the dimension that tensor parallelism can split."""
+        return self.kv_heads
+
+    @property
+    def cache_elements(self) -> int:
+        """Elements that one token and one cached head store in one layer."""
+        return self.head_dim + (0 if self.shared_kv else self.v_head_dim)
+
+    def tensors(self, hidden: int) -> Iterator[TensorShape]:
+        """Weights of one attention block, without the layer norm in front of it."""
+        q, kv, d, v = self.query_heads, self.kv_heads, self.head_dim, self.v_head_dim
+        yield TensorShape("q", (("hidden", hidden), ("q_heads", q), ("head_dim", d)), "attention")
+        yield TensorShape("k", (("hidden", hidden), ("kv_heads", kv), ("head_dim", d)), "attention")
+        if not self.shared_kv:
+            yield TensorShape("v", (("hidden", hidden), ("kv_heads", kv), ("head_dim", v)), "attention")
+        yield TensorShape("o", (("o_heads", q), ("head_dim", v), ("hidden", hidden)), "attention")
+        if self.qkv_bias:
+            yield TensorShape("q_bias", (("q_heads", q), ("head_dim", d)), "attention", False)
+            yield TensorShape("k_bias", (("kv_heads", kv), ("head_dim", d)), "attention", False)
+            if not self.shared_kv:
+                yield TensorShape("v_bias", (("kv_heads", kv), ("head_dim", v)), "attention", False)
+        if self.o_bias:
+            yield TensorShape("o_bias", (("hidden", hidden),), "attention", False)
+        if self.qk_norm:
+            yield TensorShape("qk_norm", (("norm", 2 * d),), "attention", False)
+        if self.sinks:
+            yield TensorShape("sinks", (("q_heads", q),), "attention", False)
+
+
+class LatentAttention(Noun):
+    """Multi-head latent attention (DeepSeek-V2 paper, section 2.1): one latent per token serves all heads."""
+
+    kind: Literal["mla"] = "mla"
+    query_heads: Positive
+    q_lora_rank: Positive | None
+    kv_lora_rank: Positive
+    rope_dim: Positive
+    nope_dim: Positive
+    v_head_dim: Positive
+
+    @property
+    def label(self) -> str:
+        """The field's name of this kind."""
+        return "MLA"
+
+    @property
+    def window(self) -> None:
+        """The whole context is attended."""
+        return
+
+    @property
+    def cached_heads(self) -> int:
+        """One latent head: tensor parallelism can only repeat it."""
+        return 1
+
+    @property
+    def cache_elements(self) -> int:
+        """Elements that one token stores in one layer: the latent and the rope key."""
+        return self.kv_lora_rank + self.rope_dim
+
+    def tensors(self, hidden: int) -> Iterator[TensorShape]:
+        """Weights of one attention block, without the layer norm in front of it."""
+        h, c = self.query_heads, self.kv_lora_rank
+        qk = self.nope_dim + self.rope_dim
+        q_in, q_role = (self.q_lora_rank, "q_rank") if self.q_lora_rank else (hidden, "hidden")
+        if self.q_lora_rank:
+            yield TensorShape("q_a", (("hidden", hidden), ("q_rank", self.q_lora_rank)), "attention")
+            yield TensorShape("q_a_norm", (("q_rank", self.q_lora_rank),), "attention", False)
+        yield TensorShape("q_b", ((q_role, q_in), ("q_heads", h), ("head_dim", qk)), "attention")
+        yield TensorShape("kv_a", (("hidden", hidden), ("latent", c + self.rope_dim)), "attention")
+        yield TensorShape("kv_a_norm", (("latent", c),), "attention", False)
+        yield TensorShape("uk", (("uk_heads", h), ("head_dim", self.nope_dim), ("latent", c)), "attention")
+        yield TensorShape("uv", (("uv_heads", h), ("latent", c), ("head_dim", self.v_head_dim)), "attention")
+        yield TensorShape("o", (("o_heads", h), ("head_dim", self.v_head_dim), ("hidden", hidden)), "attention")
+
+
+class DenseFfn(Noun):
+    """A feed-forward block: SwiGLU when ``gated`` (three matrices), two matrices otherwise."""
+
+    kind: Literal["dense"] = "dense"
+    width: Positive
+    gated: bool = True
+    bias: bool = False
+
+    def tensors(self, hidden: int) -> Iterator[TensorShape]:
+        """Weights of the block, without the layer norm in front of it."""
+        halves = 2 if self.gated else 1
+        up = (("hidden", hidden), ("halves", halves), ("ffn", self.width))
+        yield TensorShape("gate_up", up, "dense_ffn")
+        yield TensorShape("down", (("ffn", self.width), ("hidden", hidden)), "dense_ffn")
+        if self.bias:
+            yield TensorShape("gate_up_bias", (("halves", halves), ("ffn", self.width)), "dense_ffn", False)
+            yield TensorShape("down_bias", (("hidden", hidden),), "dense_ffn", False)
+
+
+class MoeFfn(Noun):
+    """A mixture of experts with ``top_k`` of ``experts`` routed ones per token, and shared ones for every token.
+
+    ``shared_width`` is the total width of the shared experts (0: none). ``dense_width`` is a dense FFN that runs
+    beside the experts on every token (Gemma-4).
+    """
+
+    kind: Literal["moe"] = "moe"
+    experts: Positive
+    top_k: Positive
+    width: Positive
+    shared_width: Annotated[int, Field(ge=0, le=10**9)] = 0
+    shared_gate: bool = False
+    """A learned scalar gate on the shared expert's output (Qwen2-MoE)."""
+    gated: bool = True
+    router_bias: bool = False
+    expert_bias: bool = False
+    shared_part: Literal["shared_experts", "dense_ffn"] = "shared_experts"
+
+    @model_validator(mode="after")
+    def _topk(self) -> MoeFfn:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k {self.top_k} is larger than the {self.experts} routed experts")
+        return self
+
+    def tensors(self, hidden: int) -> Iterator[TensorShape]:
+        """Weights of the block, without the layer norm in front of it."""
+        halves = 2 if self.gated else 1
+        e, w, s = self.experts, self.width, self.shared_width
+        yield TensorShape("router", (("hidden", hidden), ("experts_all", e)), "routed_experts", False)
+        if self.router_bias:
+            yield TensorShape("router_bias", (("experts_all", e),), "routed_experts", False)
+        up = (("experts", e), ("hidden", hidden), ("halves", halves), ("expert_ffn", w))
+        yield TensorShape("experts_gate_up", up, "routed_experts")
+        yield TensorShape("experts_down", (("experts", e), ("expert_ffn", w), ("hidden", hidden)), "routed_experts")
+        if self.expert_bias:
+            bias = (("experts", e), ("halves", halves), ("expert_ffn", w))
+            yield TensorShape("experts_gate_up_bias", bias, "routed_experts", False)
+            yield TensorShape("experts_down_bias", (("experts", e), ("hidden", hidden)), "routed_experts", False)
+        if s:
+            part = self.shared_part
+            yield TensorShape("shared_gate_up", (("hidden", hidden), ("halves", halves), ("shared_ffn", s)), part)
+            yield TensorShape("shared_down", (("shared_ffn", s), ("hidden", hidden)), part)
+            if self.shared_gate:
+                yield TensorShape("shared_gate", (("hidden", hidden),), part, False)
+
+
+Attention = Annotated[GroupedQueryAttention | LatentAttention, Field(discriminator="kind")]
+Ffn = Annotated[DenseFfn | MoeFfn, Field(discriminator="kind")]
+
+
+class Layer(Noun):
+    """One transformer layer: norm, attention, norm, feed-forward. ``None`` where the block is left out."""
+
+    attention: Attention | None
+    ffn: Ffn | None
+    extra_norms: Annotated[int, Field(ge=0, le=8)] = 0
+    """Norms of hidden size beyond the two in front of the blocks (Gemma's post-norms)."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Layer:
+        if self.attention is None and self.ffn is None:
+            raise ValueError("a layer needs an attention block or a feed-forward block")
+        return self
+
+    def tensors(self, hidden: int) -> Iterator[TensorShape]:
+        """All weights of one layer of this kind."""
+        if self.attention:
+            yield TensorShape("attn_norm", (("hidden", hidden),), "attention", False)
+            yield from self.attention.tensors(hidden)
+        if self.ffn:
+            part: Part = "dense_ffn" if self.ffn.kind == "dense" else "routed_experts"
+            yield TensorShape("ffn_norm", (("hidden", hidden),), part, False)
+            yield from self.ffn.tensors(hidden)
+        if self.extra_norms:
+            part = "attention" if self.attention else "dense_ffn"
+            yield TensorShape("extra_norms", (("norms", self.extra_norms), ("hidden", hidden)), part, False)
+
+
+class LayerRun(Noun):
+    """``count`` equal layers in a row."""
+
+    count: Positive
+    layer: Layer
+
+
+class Model(Noun):
+    """A decoder-only transformer, without multi-token-prediction heads and without vision parts.
+
+    ``pattern`` repeats ``period`` times; most models have a period of 1. Layers are numbered in that order.
+    """
+
+    name: str
+    hf_id: str = ""
+    hidden: Positive
+    vocab: Positive
+    tied_embeddings: bool = False
+    pattern: tuple[LayerRun, ...] = Field(min_length=1)
+    period: Positive = 1
+    tail: tuple[LayerRun, ...] = ()
+    """Layers after the last repetition of the pattern."""
+    max_context: Positive | None = None
+    quantisation: str | None = None
+    """The format the checkpoint ships its linear weights in, if it says so."""
+    source: str = ""
+    not_modelled: tuple[str, ...] = ()
+    """What of this model the simulator leaves out; printed with every result."""
+
+    @property
+    def runs(self) -> tuple[tuple[int, Layer], ...]:
+        """(count, layer) of equal layers in a row, from first to last; equal neighbours are joined."""
+        joined: list[tuple[int, Layer]] = []
+        for run in (*self.pattern * self.period, *self.tail):
+            if joined and joined[-1][1] == run.layer:
+                joined[-1] = (joined[-1][0] + run.count, run.layer)
+            else:
+                joined.append((run.count, run.layer))
+        return tuple(joined)
+
+    @property
+    def kinds(self) -> dict[Layer, int]:
+        """How many layers there are of each kind."""
+        counts: dict[Layer, int] = {}
+        for count, layer in self.runs:
+            counts[layer] = counts.get(layer, 0) + count
+        return counts
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return sum(count for count, _ in self.runs)
+
+    def outer_tensors(self) -> Iterator[TensorShape]:
+        """Weights outside the layers: embedding, final norm, LM head (absent when tied)."""
+        table = (("vocab", self.vocab), ("hidden", self.hidden))
+        yield TensorShape("embedding", table, "embeddings", False)
+        yield TensorShape("final_norm", (("hidden", self.hidden),), "embeddings", False)
+        if not self.tied_embeddings:
+            yield TensorShape("lm_head", table, "embeddings", False)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        inner = sum(n * t.elements for layer, n in self.kinds.items() for t in layer.tensors(self.hidden))
+        return inner + sum(t.elements for t in self.outer_tensors())
