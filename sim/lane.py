@@ -1,0 +1,144 @@
+"""A lane: the figures of one rank (or of a class of equal ranks) that operations ask for.
+
+Extents are numbers, or arrays with one entry per point of a sweep; every method is a few integer operations and
+its answer is kept, because all layers ask the same questions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.cut import Cut, Dim
+from sim.model import Attention
+from sim.program import Chunk, Value
+from sim.workload import Number, Phase, Precision, Sequences, smaller
+
+
+class Lane:
+    """What rank ``rank`` works on in one step.
+
+    Parameters
+    ----------
+    rank
+        Rank inside the stage.
+    cut
+        The strategy's cut.
+    sequences
+        All sequences of the instance, before they are split.
+    phase, query_tokens
+        As in ``Workload``.
+    precision
+        Formats by use.
+    """
+
+    def __init__(
+        self, rank: int, cut: Cut, sequences: Sequences, phase: Phase, query_tokens: Number, precision: Precision
+    ):
+        self.rank = rank
+        self.cut = cut
+        self.phase = phase
+        self.query_tokens = query_tokens
+        self.precision = precision
+        self.activation = precision.activation_bytes
+        self._all = sequences
+        self._groups = cut.mesh.count(cut.trim(cut.sequences))
+        self._mine = cut.mesh.index(rank, cut.trim(cut.sequences))
+        self._kv_ranks = cut.mesh.count(cut.trim(cut.kv_tokens))
+        self._kv_rank = cut.mesh.index(rank, cut.trim(cut.kv_tokens))
+        self._kept: dict[Any, Any] = {}
+
+    def size(self, dim: Dim) -> int:
+        """Local length of a feature dimension."""
+        key = (dim.size, dim.axes)
+        if key not in self._kept:
+            self._kept[key] = self.cut.range(dim, self.rank)[1]
+        found: int = self._kept[key]
+        return found
+
+    def sequences(self, chunk: Chunk = (), group: int | None = None) -> Sequences:
+        """The sequences of this rank's group (or of another one), or the part of them in ``chunk``."""
+        key = ("sequences", chunk, group)
+        if key not in self._kept:
+            share = self._all.share(self._mine if group is None else group, self._groups)
+            for index, of in chunk:
+                share = share.share(index, of)
+            self._kept[key] = share
+        found: Sequences = self._kept[key]
+        return found
+
+    def rows(self, value: Value) -> Number:
+        """Token rows of a value on this rank."""
+        return self.rows_over(value.tokens, value.chunk, value.per_sequence)
+
+    def rows_over(self, tokens: tuple[str, ...], chunk: Chunk = (), per_sequence: bool = False) -> Number:
+        """Token rows on this rank when tokens are split over the axes ``tokens``."""
+        key = ("rows", tokens, chunk, per_sequence)
+        if key not in self._kept:
+            self._kept[key] = self._rows(tokens, chunk, per_sequence)
+        return self._kept[key]
+
+    def _rows(self, tokens: tuple[str, ...], chunk: Chunk, per_sequence: bool) -> Number:
+        mesh, split = self.cut.mesh, self.cut.trim(self.cut.sequences)
+        if all(axis in tokens for axis in split):
+            rows = self._new_tokens(self.sequences(chunk), per_sequence)
+        elif not chunk:
+            rows = self._new_tokens(self._all, per_sequence)
+        else:
+            rows = sum(self._new_tokens(self.sequences(chunk, g), per_sequence) for g in range(self._groups))
+        sliced = tuple(a for a in tokens if a not in split)
+        if sliced:
+            of = mesh.count(sliced)
+            rows = rows // of + (mesh.index(self.rank, sliced) < rows % of)
+        return rows
+
+    def _new_tokens(self, sequences: Sequences, per_sequence: bool) -> Number:
+        if self.phase == "prefill" and not per_sequence:
+            return sequences.tokens
+        return sequences.count * (1 if self.phase == "prefill" else self.query_tokens)
+
+    def kv_tokens(self, window: int | None, chunk: Chunk = ()) -> Number:
+        """Cached tokens that this rank's attention reads in a decode step, summed over its sequences."""
+        key = ("kv", window, chunk)
+        if key not in self._kept:
+            self._kept[key] = sum(n * self._held(length, window) for n, length in self.sequences(chunk).groups)
+        return self._kept[key]
+
+    def _held(self, length: Number, window: int | None) -> Number:
+        held = self.cut.ownership.held(length, self._kv_ranks, self._kv_rank)
+        if window is None:
+            return held
+        if self._kv_ranks == 1:
+            return smaller(held, window)
+        gone = self.cut.ownership.held(length - smaller(length, window), self._kv_ranks, self._kv_rank)
+        return held - gone
+
+    def appended(self, chunk: Chunk = ()) -> Number:
+        """Tokens that this rank writes to its cache in this step, summed over its sequences."""
+        key = ("appended", chunk)
+        if key not in self._kept:
+            total: Number = 0
+            for n, length in self.sequences(chunk).groups:
+                before = 0 if self.phase == "prefill" else self._held(length - self.query_tokens, None)
+                total = total + n * (self._held(length, None) - before)
+            self._kept[key] = total
+        return self._kept[key]
+
+    def pairs(self, window: int | None, chunk: Chunk = ()) -> Number:
+        """Causal (query, key) pairs of a prefill step, summed over this rank's sequences."""
+        total: Number = 0
+        for n, length in self.sequences(chunk).groups:
+            inside = length if window is None else smaller(length, window)
+            total = total + n * (inside * (inside + 1) // 2 + (length - inside) * inside)
+        return total
+
+    def kv_heads(self, attention: Attention) -> int:
+        """KV heads that this rank caches."""
+        key = ("kv_heads", attention.query_heads, attention.cached_heads)
+        if key not in self._kept:
+            self._kept[key] = self.cut.kv_heads(attention, self.rank)[1]
+        found: int = self._kept[key]
+        return found
+
+    def kv_bytes_per_token(self, attention: Attention) -> int:
+        """Bytes that one cached token takes on this rank in one layer."""
+        return self.precision.kv.bytes(self.kv_heads(attention) * attention.cache_elements)

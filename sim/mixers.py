@@ -1,0 +1,127 @@
+"""What each kind of attention and feed-forward does in a layer, written once for all strategies.
+
+A strategy decides where queries, partial outputs and tokens travel; these pieces say what is computed between.
+MLA runs with absorbed weights in decode and with expanded heads in prefill (DeepSeek-V2 paper, section 2.1).
+"""
+
+from __future__ import annotations
+
+from sim.builder import Builder
+from sim.errors import ProgramError
+from sim.model import Attention, DenseFfn, GroupedQueryAttention, LatentAttention, MoeFfn
+from sim.program import Value
+
+
+def _attention(b: Builder) -> Attention:
+    if not b.layer or not b.layer.attention:
+        raise ProgramError("attention outside a layer that has one")
+    return b.layer.attention
+
+
+def query(b: Builder, x: Value) -> Value:
+    """Projections of the new tokens; their cache entries are written. Returns the queries."""
+    a = _attention(b)
+    if isinstance(a, GroupedQueryAttention):
+        names = ["q", "k"] if a.shared_kv else ["q", "k", "v"]
+        q, *kv = b.project(x, names, "qkv")
+        b.append_kv(q, *kv)
+        return q
+    return _latent_query(b, x, a)
+
+
+def _latent_query(b: Builder, x: Value, a: LatentAttention) -> Value:
+    if a.q_lora_rank:
+        compressed, latent = b.project(x, ["q_a", "kv_a"], "q_a_kv_a")
+        (q,) = b.project(b.norm(compressed, "q_a_norm"), ["q_b"], "q_b")
+    else:
+        (latent,) = b.project(x, ["kv_a"], "kv_a")
+        (q,) = b.project(x, ["q_b"], "q")
+    latent = b.norm(latent, "kv_a_norm")
+    b.append_kv(q, latent)
+    if b.phase == "prefill":
+        b.expand_latent(latent, a)
+        return q
+    return b.per_head(q, "uk", a.kv_lora_rank + a.rope_dim, "absorb")
+
+
+def attend(b: Builder, q: Value) -> Value:
+    """Attention over the local cache: a softmax share where tokens are split."""
+    a = _attention(b)
+    latent = isinstance(a, LatentAttention) and b.phase == "decode"
+    return b.attend(q, a.kv_lora_rank if latent and isinstance(a, LatentAttention) else a.v_head_dim)
+
+
+def raise_latent(b: Builder, attended: Value) -> Value:
+    """MLA decode: from the latent to each head's values (W_UV). Other kinds have nothing to do."""
+    a = _attention(b)
+    if isinstance(a, LatentAttention) and b.phase == "decode" and attended.dims[1].size == a.kv_lora_rank:
+        return b.per_head(attended, "uv", a.v_head_dim, "raise")
+    return attended
+
+
+def output(b: Builder, attended: Value) -> Value:
+    """Back to the hidden size; a sum is owed over the axes that split the heads."""
+    (y,) = b.project(raise_latent(b, attended), ["o"], "o")
+    return y
+
+
+def _ffn(b: Builder) -> DenseFfn | MoeFfn:
+    if not b.layer or not b.layer.ffn:
+        raise ProgramError("a feed-forward block outside a layer that has one")
+    return b.layer.ffn
+
+
+def is_moe(b: Builder) -> bool:
+    """Whether this layer routes tokens to experts."""
+    return isinstance(_ffn(b), MoeFfn)
+
+
+def feed_forward(b: Builder, x: Value) -> Value:
+    """The whole block on replicated tokens: dense, or routed and shared experts added up."""
+    ffn = _ffn(b)
+    if isinstance(ffn, DenseFfn):
+        return _mlp(b, x, "gate_up", "down")
+    routed = routed_experts(b, x)
+    return b.add(routed, shared_expert(b, x)) if ffn.shared_width else routed
+
+
+def has_shared(b: Builder) -> bool:
+    """Whether this layer has shared experts."""
+    ffn = _ffn(b)
+    return isinstance(ffn, MoeFfn) and ffn.shared_width > 0
+
+
+def _mlp(b: Builder, x: Value, up: str, down: str) -> Value:
+    (wide,) = b.project(x, [up], up)
+    (y,) = b.project(b.activate(wide), [down], down)
+    return y
+
+
+def shared_expert(b: Builder, x: Value) -> Value:
+    """The experts that every token visits."""
+    return _mlp(b, x, "shared_gate_up", "shared_down")
+
+
+def route(b: Builder, x: Value) -> None:
+    """Router logits and the top-k choice, on every rank that has the token."""
+    b.project(x, ["router"], "router")
+
+
+def routed_experts(b: Builder, x: Value, imbalance: float = 1.0) -> Value:
+    """Routing and this rank's experts, on tokens that every rank holds."""
+    ffn = _ffn(b)
+    assert isinstance(ffn, MoeFfn)
+    route(b, x)
+    return b.experts(x, ffn, imbalance)
+
+
+def exchanged_experts(b: Builder, x: Value, per_expert: bool, imbalance: float = 1.0) -> Value:
+    """Routing, dispatch to the experts' ranks, experts, and combine; shared experts run beside the exchange."""
+    ffn = _ffn(b)
+    assert isinstance(ffn, MoeFfn)
+    route(b, x)
+    sent = b.dispatch(x, ffn, per_expert)
+    shared = shared_expert(b, x) if ffn.shared_width else None
+    routed = b.experts(sent, ffn, imbalance)
+    y = b.combine(routed, x, ffn, per_expert)
+    return b.add(y, shared) if shared else y

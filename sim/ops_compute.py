@@ -1,0 +1,177 @@
+"""Operations on the compute stream, with their FLOPs and bytes per rank (spec sections 9.1 and 9.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.cut import Dim
+from sim.lane import Lane
+from sim.model import Attention, GroupedQueryAttention, LatentAttention, MoeFfn, TensorShape
+from sim.program import ComputeOp, Work
+from sim.workload import Number
+
+
+def _features(lane: Lane, dims: tuple[Dim, ...]) -> int:
+    size = 1
+    for dim in dims:
+        size *= lane.size(dim)
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(ComputeOp):
+    """Reads its inputs and writes its outputs once: norm, activation, residual add, rope, merge, sampling."""
+
+    def work(self, lane: Lane) -> Work:
+        """Bytes of all inputs and outputs."""
+        total: Number = 0
+        for value in (*self.inputs, *self.outputs):
+            stacked = lane.cut.mesh.count(value.stacked) if value.stacked else 1
+            total = total + lane.rows(value) * _features(lane, value.dims) * stacked
+        return Work("elementwise", io_bytes=total * lane.activation)
+
+
+@dataclass(frozen=True, slots=True)
+class Project(ComputeOp):
+    """One GEMM of a value with one or several weights side by side (QKV, gate and up)."""
+
+    weights: tuple[TensorShape, ...]
+    attention: Attention | None = None
+
+    def work(self, lane: Lane) -> Work:
+        """2·M·K·N FLOPs; weights, inputs and outputs read or written once."""
+        (x,) = self.inputs
+        rows, k = lane.rows(x), _features(lane, x.dims)
+        n = weight_bytes = 0
+        for tensor, y in zip(self.weights, self.outputs, strict=True):
+            width = (
+                lane.cut.local(tensor, self.attention, lane.rank) // k
+                if self.attention and tensor.dims[1][0] == "kv_heads"
+                else _features(lane, y.dims)
+            )
+            n += width
+            weight_bytes += lane.precision.of(tensor.part, tensor.quantised).bytes(k * width)
+        rate = lane.precision.of(self.weights[0].part, self.weights[0].quantised).rate
+        io = rows * (k + n) * lane.activation
+        return Work("gemm", 2 * rows * k * n, rate, weight_bytes, io_bytes=io)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadProject(ComputeOp):
+    """A batched GEMM with one small matrix per head (MLA's absorbed W_UK and W_UV)."""
+
+    weight: TensorShape
+
+    def work(self, lane: Lane) -> Work:
+        """2·rows·heads·K·N FLOPs for the heads that the value really has."""
+        (x,), (y,) = self.inputs, self.outputs
+        heads = lane.size(x.dims[0])
+        k, n = (size for _, size in self.weight.dims[1:])
+        fmt = lane.precision.of(self.weight.part, self.weight.quantised)
+        rows = lane.rows(x)
+        io = rows * heads * (x.dims[1].size + y.dims[1].size) * lane.activation
+        return Work("gemm", 2 * rows * heads * k * n, fmt.rate, fmt.bytes(heads * k * n), io_bytes=io)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandLatent(ComputeOp):
+    """Prefill of MLA: keys and values of every head from the latent (kv_b), one GEMM."""
+
+    attention: LatentAttention
+    weights: tuple[TensorShape, ...]
+
+    def work(self, lane: Lane) -> Work:
+        """2·rows·latent·heads·(nope + v) FLOPs."""
+        (x,) = self.inputs
+        a, heads = self.attention, lane.size(self.outputs[0].dims[0])
+        rows, n = lane.rows(x), heads * (a.nope_dim + a.v_head_dim)
+        fmt = lane.precision.of("attention", True)
+        io = rows * (a.kv_lora_rank + n) * lane.activation
+        return Work("gemm", 2 * rows * a.kv_lora_rank * n, fmt.rate, fmt.bytes(a.kv_lora_rank * n), io_bytes=io)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendKv(ComputeOp):
+    """Rope on queries and keys, and the new tokens' entries written by the rank that owns them."""
+
+    attention: Attention
+
+    def work(self, lane: Lane) -> Work:
+        """Query and key rows read and written, cache entries written."""
+        moved: Number = 0
+        for value in self.inputs:
+            moved = moved + lane.rows(value) * _features(lane, value.dims)
+        written = lane.appended(self.inputs[0].chunk) * lane.kv_bytes_per_token(self.attention)
+        return Work("elementwise", kv_bytes=written, io_bytes=2 * moved * lane.activation)
+
+
+@dataclass(frozen=True, slots=True)
+class Attend(ComputeOp):
+    """Attention of local query heads over local tokens; the output carries its softmax statistics."""
+
+    attention: Attention
+
+    def dims(self, lane: Lane) -> tuple[int, int]:
+        """(query-key, value) dimensions per head as this phase computes them."""
+        a = self.attention
+        if isinstance(a, GroupedQueryAttention):
+            return a.head_dim, a.v_head_dim
+        if lane.phase == "prefill":
+            return a.nope_dim + a.rope_dim, a.v_head_dim
+        return a.kv_lora_rank + a.rope_dim, a.kv_lora_rank
+
+    def work(self, lane: Lane) -> Work:
+        """4·B·q·heads·S·d FLOPs in decode, causal pairs in prefill; the local cache is read once."""
+        q = self.inputs[0]
+        a, heads = self.attention, lane.size(q.dims[0])
+        qk, v = self.dims(lane)
+        io = lane.rows(q) * heads * (qk + v) * lane.activation
+        rate = "fp8" if lane.precision.kv.bits <= 8 else "bf16"
+        kv_heads = lane.kv_heads(a)
+        if lane.phase == "prefill":
+            pairs = lane.pairs(a.window, q.chunk)
+            kv = lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else heads * (qk + v))
+            return Work("prefill_attention", 2 * heads * (qk + v) * pairs, rate, io_bytes=io + kv * lane.activation)
+        tokens = lane.kv_tokens(a.window, q.chunk)
+        flops = 2 * heads * (qk + v) * tokens * lane.query_tokens
+        family = "mla_decode" if a.kind == "mla" else "decode_attention"
+        kv_bytes = tokens * lane.kv_bytes_per_token(a)
+        return Work(family, flops, rate, 0, kv_bytes, io, lane.sequences(q.chunk).count * kv_heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts(ComputeOp):
+    """Grouped GEMM of this rank's expert slots on the rows that routing sends it (uniform expectation).
+
+    Rows are shared out evenly over all slots; the distinct slots that ``t`` tokens hit follow
+    slots·(1 − (1 − k/slots)^t) (spec section 7). ``imbalance`` multiplies the rows of this rank: the ratio of the
+    fullest rank to the mean.
+    """
+
+    ffn: MoeFfn
+    weights: tuple[TensorShape, ...]
+    imbalance: float = 1.0
+
+    def work(self, lane: Lane) -> Work:
+        """6·rows·H·F FLOPs; the weights of the slots that are hit."""
+        x, dim = self.inputs[0], lane.cut.dim("experts", self.ffn.experts)
+        slots = lane.size(dim)
+        tokens = lane.rows_over((), x.chunk)  # every token of the group
+        rows = tokens * self.ffn.top_k * slots / dim.size * self.imbalance
+        hit = slots * (1 - (1 - self.ffn.top_k / dim.size) ** tokens)
+        width = lane.size(lane.cut.dim("expert_ffn", self.ffn.width))
+        hidden = x.dims[0].size
+        halves = 3 if self.ffn.gated else 2
+        fmt = lane.precision.of("routed_experts", True)
+        elements = halves * hidden * width
+        io = rows * (2 * hidden + halves * width) * lane.activation
+        return Work("experts", 2 * rows * elements, fmt.rate, hit * fmt.bytes(elements), 0, io, hit)
+
+
+@dataclass(frozen=True, slots=True)
+class Host(ComputeOp):
+    """What the engine does between two steps on the host: scheduling, sampling bookkeeping, graph launch."""
+
+    def work(self, lane: Lane) -> Work:
+        """No FLOPs; one unit per sequence."""
+        return Work("host", units=lane.sequences().count)
