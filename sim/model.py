@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from sim.noun import Noun
 
+MOST_LAYERS = 10_000
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Part = Literal["attention", "dense_ffn", "routed_experts", "shared_experts", "embeddings"]
 
@@ -49,10 +50,12 @@ class GroupedQueryAttention(Noun):
     v_head_dim: Positive
     window: Positive | None = None
     shared_kv: bool = False
-    """K and V are one projection and one cache entry (Gemma-4's attention_k_eq_v)."""
+    """K and V come from one projection (Gemma-4's attention_k_eq_v). Both are cached: only K is rotated."""
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
+    wide_qk_norm: bool = False
+    """The norm of Q and K has weights for every head, not one head's worth for all (MiniMax-M2, OLMo-2)."""
     sinks: bool = False
     """One learned attention-sink logit per query head (gpt-oss)."""
 
@@ -77,7 +80,7 @@ class GroupedQueryAttention(Noun):
     @property
     def cache_elements(self) -> int:
         """Elements that one token and one cached head store in one layer."""
-        return self.head_dim + (0 if self.shared_kv else self.v_head_dim)
+        return self.head_dim + self.v_head_dim
 
     def tensors(self, hidden: int) -> Iterator[TensorShape]:
         """Weights of one attention block, without the layer norm in front of it."""
@@ -95,7 +98,8 @@ class GroupedQueryAttention(Noun):
         if self.o_bias:
             yield TensorShape("o_bias", (("hidden", hidden),), "attention", False)
         if self.qk_norm:
-            yield TensorShape("qk_norm", (("norm", 2 * d),), "attention", False)
+            heads = q + kv if self.wide_qk_norm else 2
+            yield TensorShape("qk_norm", (("norm", heads * d),), "attention", False)
         if self.sinks:
             yield TensorShape("sinks", (("q_heads", q),), "attention", False)
 
@@ -144,7 +148,9 @@ class LatentAttention(Noun):
         yield TensorShape("kv_a_norm", (("latent", c),), "attention", False)
         yield TensorShape("uk", (("uk_heads", h), ("head_dim", self.nope_dim), ("latent", c)), "attention")
         yield TensorShape("uv", (("uv_heads", h), ("latent", c), ("head_dim", self.v_head_dim)), "attention")
-        yield TensorShape("o", (("o_heads", h), ("head_dim", self.v_head_dim), ("hidden", hidden)), "attention")
+        yield TensorShape(
+            "o", (("o_heads", h), ("head_dim", self.v_head_dim), ("hidden", hidden)), "attention"
+        )
 
 
 class DenseFfn(Noun):
@@ -200,14 +206,20 @@ class MoeFfn(Noun):
             yield TensorShape("router_bias", (("experts_all", e),), "routed_experts", False)
         up = (("experts", e), ("hidden", hidden), ("halves", halves), ("expert_ffn", w))
         yield TensorShape("experts_gate_up", up, "routed_experts")
-        yield TensorShape("experts_down", (("experts", e), ("expert_ffn", w), ("hidden", hidden)), "routed_experts")
+        yield TensorShape(
+            "experts_down", (("experts", e), ("expert_ffn", w), ("hidden", hidden)), "routed_experts"
+        )
         if self.expert_bias:
             bias = (("experts", e), ("halves", halves), ("expert_ffn", w))
             yield TensorShape("experts_gate_up_bias", bias, "routed_experts", False)
-            yield TensorShape("experts_down_bias", (("experts", e), ("hidden", hidden)), "routed_experts", False)
+            yield TensorShape(
+                "experts_down_bias", (("experts", e), ("hidden", hidden)), "routed_experts", False
+            )
         if s:
             part = self.shared_part
-            yield TensorShape("shared_gate_up", (("hidden", hidden), ("halves", halves), ("shared_ffn", s)), part)
+            yield TensorShape(
+                "shared_gate_up", (("hidden", hidden), ("halves", halves), ("shared_ffn", s)), part
+            )
             yield TensorShape("shared_down", (("shared_ffn", s), ("hidden", hidden)), part)
             if self.shared_gate:
                 yield TensorShape("shared_gate", (("hidden", hidden),), part, False)
@@ -255,7 +267,8 @@ class LayerRun(Noun):
 class Model(Noun):
     """A decoder-only transformer, without multi-token-prediction heads and without vision parts.
 
-    ``pattern`` repeats ``period`` times; most models have a period of 1. Layers are numbered in that order.
+    Layers are numbered in this order: ``head``, then ``pattern`` as often as ``period`` says (most models have
+    no head and a period of 1), then ``tail``.
     """
 
     name: str
@@ -263,6 +276,8 @@ class Model(Noun):
     hidden: Positive
     vocab: Positive
     tied_embeddings: bool = False
+    head: tuple[LayerRun, ...] = ()
+    """Layers before the first repetition of the pattern."""
     pattern: tuple[LayerRun, ...] = Field(min_length=1)
     period: Positive = 1
     tail: tuple[LayerRun, ...] = ()
@@ -270,15 +285,25 @@ class Model(Noun):
     max_context: Positive | None = None
     quantisation: str | None = None
     """The format the checkpoint ships its linear weights in, if it says so."""
+    unquantised: tuple[Part, ...] = ()
+    """Parts whose linear weights the checkpoint leaves in 16 bit all the same (gpt-oss: attention)."""
     source: str = ""
     not_modelled: tuple[str, ...] = ()
     """What of this model the simulator leaves out; printed with every result."""
+
+    @model_validator(mode="after")
+    def _depth(self) -> Model:
+        repeated = sum(run.count for run in self.pattern) * self.period
+        total = repeated + sum(run.count for run in (*self.head, *self.tail))
+        if total > MOST_LAYERS:
+            raise ValueError(f"{total:,} layers are more than {MOST_LAYERS:,}")
+        return self
 
     @property
     def runs(self) -> tuple[tuple[int, Layer], ...]:
         """(count, layer) of equal layers in a row, from first to last; equal neighbours are joined."""
         joined: list[tuple[int, Layer]] = []
-        for run in (*self.pattern * self.period, *self.tail):
+        for run in (*self.head, *self.pattern * self.period, *self.tail):
             if joined and joined[-1][1] == run.layer:
                 joined[-1] = (joined[-1][0] + run.count, run.layer)
             else:

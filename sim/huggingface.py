@@ -1,0 +1,205 @@
+"""Read a model from its Hugging Face ``config.json``, as published.
+
+Every problem of a file is reported at once, and a kind of layer that is not modelled is refused by name:
+nothing is silently read as something else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sim.errors import ModelError, Problem
+from sim.huggingface_attention import attention_layers, chunk_note, mtp_layers
+from sim.huggingface_blocks import searched_layers
+from sim.huggingface_families import Family, family, refusals
+from sim.huggingface_keys import Keys, show
+from sim.huggingface_moe import ffn_layers, has_experts_beside_ffn
+from sim.huggingface_quantisation import read_quantisation
+from sim.model import MOST_LAYERS, Layer, LayerRun, Model
+
+_NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
+_FROM_WRAPPER = ("quantization_config", "tie_word_embeddings", "vocab_size", "architectures", "model_type")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_VOCAB = ("vocab_size", "padded_vocab_size")
+_CONTEXT = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions")
+_OTHER_MODALITIES = {"vision_config": "the vision encoder", "audio_config": "the audio encoder"}
+
+
+def load_config(path: str | Path) -> Model:
+    """Read a ``config.json`` from disk; the model is named after the file, or after its folder.
+
+    Raises
+    ------
+    ModelError
+        If the file cannot be read, is not one JSON object, or is not a model that can be simulated.
+    """
+    path = Path(path)
+    config = _parse(path)
+    name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
+    try:
+        model = read_config(config, name)
+    except ModelError as error:
+        raise ModelError([p._replace(where=str(path)) for p in error.problems]) from None
+    return model.model_copy(update={"source": str(path)})
+
+
+def read_config(config: dict[str, Any], name: str) -> Model:
+    """Turn the content of a ``config.json`` into a model called ``name``.
+
+    Raises
+    ------
+    ModelError
+        With every missing or wrong key, or with every kind of layer that is not modelled.
+    """
+    if not isinstance(config, dict):
+        raise ModelError(Problem(f"a model config must be a JSON object, is {show(config)}"))
+    problems: list[Problem] = []
+    keys, wrappers = _language_part(config, problems)
+    refused = list(refusals(keys.values, keys.prefix))
+    if refused:
+        raise ModelError(_unique(refused))
+    model_type = keys.text("model_type")
+    kind = family(keys.values.get("architectures"), model_type, keys.values)
+    hidden = keys.number("the width of the residual stream", *_HIDDEN)
+    layers = keys.number("the number of layers", *_LAYERS, most=MOST_LAYERS)
+    blocks = _layers(keys, kind, hidden, layers)
+    vocab = keys.optional(*_VOCAB)
+    if vocab is None and not kind.vocab:
+        keys.missing("the embedding and the LM head", *_VOCAB)
+    fields = {
+        "tied_embeddings": keys.flag("tie_word_embeddings", default=kind.tied),
+        "max_context": keys.optional(*_CONTEXT),
+        "quantisation": (quantisation := read_quantisation(keys)).format,
+        "unquantised": quantisation.unquantised,
+    }
+    notes = [*_notes(keys, kind, wrappers), quantisation.note]
+    if vocab is None:
+        notes.append(f"vocab_size is absent: {kind.vocab}, the default of {show(model_type)}, is used")
+    if problems:
+        raise ModelError(_unique(problems))
+    return _build(
+        name=name,
+        hidden=hidden,
+        vocab=vocab or kind.vocab,
+        pattern=_runs(blocks),
+        not_modelled=tuple(note for note in notes if note),
+        **fields,
+    )
+
+
+def _build(**fields: Any) -> Model:
+    try:
+        return Model(**fields)
+    except ValidationError as error:
+        found = [Problem(e["msg"], key=".".join(map(str, e["loc"]))) for e in error.errors()]
+        raise ModelError(found) from None
+
+
+def _language_part(config: dict[str, Any], problems: list[Problem]) -> tuple[Keys, list[dict[str, Any]]]:
+    """The keys of the language model, and the wrappers around it from the outside in."""
+    wrappers: list[dict[str, Any]] = []
+    values, prefix = config, ""
+    while nested := next((n for n in _NESTED if values.get(n) is not None and n not in prefix), None):
+        inner = Keys(values, problems, prefix).table(nested)
+        if inner is None:
+            break
+        refused = list(refusals(values, prefix))
+        if refused:
+            raise ModelError(_unique(refused))
+        wrappers.append(values)
+        values = {k: values[k] for k in _FROM_WRAPPER if k in values} | _present(inner)
+        prefix += f"{nested}."
+    return Keys(values, problems, prefix), wrappers
+
+
+def _present(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _layers(keys: Keys, kind: Family, hidden: int, layers: int) -> list[Layer]:
+    """All layers from first to last; empty if anything is wrong (and noted)."""
+    if keys.has("block_configs") and layers:
+        attention, ffn = searched_layers(keys, kind, hidden, layers)
+    else:
+        attention = attention_layers(keys, kind, hidden, layers)
+        ffn = ffn_layers(keys, kind, hidden, layers)
+    extra = kind.extra_norms + (3 if kind.extra_norms and has_experts_beside_ffn(keys) else 0)
+    if keys.problems:
+        return []
+    return [Layer(attention=a, ffn=f, extra_norms=extra) for a, f in zip(attention, ffn, strict=True)]
+
+
+def _runs(layers: list[Layer]) -> tuple[LayerRun, ...]:
+    return tuple(LayerRun(count=len(list(run)), layer=layer) for layer, run in itertools.groupby(layers))
+
+
+def _notes(keys: Keys, kind: Family, wrappers: list[dict[str, Any]]) -> list[str]:
+    """Sentences about what is left out or assumed."""
+    notes = []
+    for key, words in _OTHER_MODALITIES.items():
+        if any(wrapper.get(key) is not None for wrapper in (*wrappers, keys.values)):
+            notes.append(f"{words} ({key}) is left out")
+    key, count = mtp_layers(keys)
+    if count:
+        notes.append(f"the multi-token-prediction layers ({key}: {count}) are left out")
+    notes.append(chunk_note(keys, kind))
+    if keys.has("use_head_wise_attn_gate", "attn_output_gate"):
+        notes.append("the gate on the attention output is left out")
+    if not kind.known:
+        called = keys.values.get("model_type") or "that is not stated"
+        notes.append(f"model type {called} is not known: read like Llama, with a gate and without biases")
+    return notes
+
+
+def _unique(problems: Iterable[Problem]) -> list[Problem]:
+    return list(dict.fromkeys(problems))
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; ``ModelError`` for anything else."""
+    where = str(path)
+    try:
+        raw = path.read_bytes()
+    except IsADirectoryError:
+        raise ModelError(Problem("is a folder; name the config.json in it", where=where)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(Problem(f"cannot be read: {reason}", where=where)) from None
+    if raw.startswith(b"\xef\xbb\xbf"):
+        raise ModelError(Problem("starts with a byte-order mark; save it as UTF-8 without one", where=where))
+    if not raw.strip():
+        raise ModelError(Problem("is empty; a config.json holds one JSON object", where=where))
+    repeated: list[str] = []
+    try:
+        config = json.loads(raw.decode(), object_pairs_hook=lambda pairs: _object(pairs, repeated))
+    except json.JSONDecodeError as error:
+        place = f"{where}:{error.lineno}:{error.colno}"
+        raise ModelError(Problem(f"is not JSON: {error.msg}", where=place)) from None
+    except UnicodeDecodeError as error:
+        raise ModelError(Problem(f"is not UTF-8 text: byte {error.start} is invalid", where=where)) from None
+    except (ValueError, RecursionError):
+        message = "holds a number too long, or objects nested too deep, to be a config.json"
+        raise ModelError(Problem(message, where=where)) from None
+    if repeated:
+        raise ModelError(
+            [Problem("stands twice in one object", key=k, where=where) for k in dict.fromkeys(repeated)]
+        )
+    if not isinstance(config, dict):
+        raise ModelError(Problem(f"must hold one JSON object, holds {show(config)}", where=where))
+    return config
+
+
+def _object(pairs: list[tuple[str, Any]], repeated: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            repeated.append(key)
+        values[key] = value
+    return values
