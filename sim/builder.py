@@ -116,13 +116,13 @@ class Builder(ComputeBuilder):
         y = x._replace(name=f"{x.name}.broadcast", only=tuple(o for o in x.only if o[0] not in axes))
         return self._issue(comm.Broadcast(self.named("broadcast"), (x,), (y,), self.mesh.real(axes)))
 
-    def dispatch(self, x: Value, ffn: MoeFfn, per_expert: bool) -> Value:
+    def dispatch(self, x: Value, routing: Value, ffn: MoeFfn, per_expert: bool) -> Value:
         """Tokens to the ranks of their experts: afterwards a rank holds the rows routed to it."""
-        self.whole("dispatch", x)
+        self.whole("dispatch", x, routing)
         if self.mesh.size == 1:
             return x
         y = x._replace(name=f"{x.name}.dispatched", tokens=())
-        return self._issue(comm.Dispatch(self.named("dispatch"), (x,), (y,), WORLD, ffn, per_expert))
+        return self._issue(comm.Dispatch(self.named("dispatch"), (x, routing), (y,), WORLD, ffn, per_expert))
 
     def combine(self, x: Value, like: Value, ffn: MoeFfn, per_expert: bool) -> Value:
         """Expert outputs back to the tokens' ranks, weighted and summed there."""

@@ -37,13 +37,13 @@ class ComputeBuilder:
         What is computed, how it is cut, and in which phase.
     layer
         The layer this segment is for, or None outside the layers.
-    sequences
-        The fewest sequences that a group has, which bounds how often a batch can be split.
+    pieces
+        Into how many pieces the attention phase cuts the batch.
     """
 
-    def __init__(self, model: Model, cut: Cut, phase: Phase, layer: Layer | None = None, sequences: int = 1):
+    def __init__(self, model: Model, cut: Cut, phase: Phase, layer: Layer | None = None, pieces: int = 1):
         self.model, self.cut, self.phase, self.layer = model, cut, phase, layer
-        self.sequences = sequences
+        self.pieces = pieces
         self.mesh = cut.mesh
         self.ops: list[Op] = []
         self._section = ""
@@ -80,7 +80,16 @@ class ComputeBuilder:
                 raise self.fail(op, f"{v.name} still owes {' and '.join(owed)}")
 
     def segment(self, entry: tuple[Value, ...], exit_: tuple[Value, ...]) -> Segment:
-        """What was written, as a segment."""
+        """What was written, as a segment. Raises ``ProgramError`` if a value is used that nobody made."""
+        known = {(v.name, v.chunk) for v in entry}
+        for op in self.ops:
+            for v in op.inputs:
+                if (v.name, v.chunk) not in known:
+                    raise ProgramError(f"{op.name}: nobody made {v.name} before it is read")
+            for v in op.outputs:
+                if (v.name, v.chunk) in known:
+                    raise ProgramError(f"{op.name}: {v.name} is made twice")
+                known.add((v.name, v.chunk))
         return Segment(tuple(self.ops), entry, exit_)
 
     def value(self, name: str, tokens: tuple[str, ...], *dims: Dim, only: tuple[tuple[str, int], ...] = ()) -> Value:
@@ -95,18 +104,18 @@ class ComputeBuilder:
         """The batch in ``parts`` pieces by sequence; no data moves."""
         if parts == 1:
             return [x]
-        return [x._replace(name=f"{x.name}[{i}]", chunk=(*x.chunk, (i, parts))) for i in range(parts)]
+        pieces = tuple(x._replace(chunk=(*x.chunk, (i, parts))) for i in range(parts))
+        self.ops.append(Alias(self.named("split"), (x,), pieces))
+        return list(pieces)
 
     def concat(self, parts: list[Value]) -> Value:
         """Pieces of a batch put together again; no data moves."""
         if len(parts) == 1:
             return parts[0]
-        joined = parts[0]._replace(name=parts[0].name.partition("[")[0], chunk=parts[0].chunk[:-1])
-        for i, part in enumerate(parts):
-            if part.chunk != (*joined.chunk, (i, len(parts))) or part._replace(
-                name=joined.name, chunk=joined.chunk
-            ) != joined:
-                raise self.fail("concat", "the pieces are not the pieces of one batch in order")
+        joined = parts[0]._replace(chunk=parts[0].chunk[:-1])
+        expected = [joined._replace(chunk=(*joined.chunk, (i, len(parts)))) for i in range(len(parts))]
+        if parts != expected:
+            raise self.fail("concat", "the pieces are not the pieces of one batch in order")
         self.ops.append(Alias(self.named("concat"), tuple(parts), (joined,)))
         return joined
 
@@ -114,7 +123,9 @@ class ComputeBuilder:
 
     def tokens(self, split: tuple[str, ...]) -> Value:
         """Ids of the tokens of this step."""
-        return self.value("ids", split, Dim("id", 1))
+        y = self.value("ids", split, Dim("id", 1))
+        self.ops.append(Alias(self.named("tokens"), (), (y,)))
+        return y
 
     def embed(self, ids: Value) -> Value:
         """Hidden states of token ids; a sum is owed over the axes that split the vocabulary."""
@@ -124,6 +135,12 @@ class ComputeBuilder:
             partial=self.mesh.real(axes), only=self.cut.holds(table), chunk=ids.chunk
         )
         self.ops.append(compute.Elementwise(self.named("lookup"), (ids,), (y,)))
+        return y
+
+    def zeros(self, like: Value) -> Value:
+        """An empty residual for the first layer."""
+        y = like._replace(name="zeros")
+        self.ops.append(Alias("zeros", (), (y,)))
         return y
 
     def norm(self, x: Value, weight: str) -> Value:
@@ -163,6 +180,8 @@ class ComputeBuilder:
             tensor = self.tensors[weight]
             self._held(name, tensor, x)
             dims = [self.cut.dim(role, size) for role, size in tensor.dims]
+            if dims[-1].role == x.dims[0].role:
+                dims.reverse()  # embedding tables list the vocabulary first
             taken, out = dims[: len(x.dims)], dims[len(x.dims) :]
             for mine, theirs in zip(x.dims, taken, strict=True):
                 if mine.size != theirs.size or mine.axes != theirs.axes:
@@ -178,7 +197,7 @@ class ComputeBuilder:
 
     def per_head(self, x: Value, weight: str, out: int, name: str) -> Value:
         """One small GEMM per head; ``out`` features come out."""
-        self.whole(name, x)
+        self.whole(name, x._replace(shares=()))  # linear in each head's values, so a share stays a share
         tensor = self.tensors[weight]
         held = self.cut.dim(*tensor.dims[0])
         if held.axes != x.dims[0].axes[: len(held.axes)]:
@@ -187,8 +206,8 @@ class ComputeBuilder:
         self.ops.append(compute.HeadProject(self.named(name), (x,), (y,), tensor))
         return y
 
-    def append_kv(self, *values: Value) -> None:
-        """Rope, and the cache entries of the new tokens written by their owners."""
+    def append_kv(self, *values: Value) -> tuple[Value, ...]:
+        """Rope, and the cache entries of the new tokens written by their owners. Returns the values after rope."""
         assert self.layer
         assert self.layer.attention
         self.whole("append_kv", *values)
@@ -196,6 +215,7 @@ class ComputeBuilder:
             self._own_sequences("append_kv", v)
         rotated = tuple(v._replace(name=f"{v.name}.rope") for v in values)
         self.ops.append(compute.AppendKv(self.named("append_kv"), values, rotated, self.layer.attention))
+        return rotated
 
     def _own_sequences(self, op: str, x: Value) -> None:
         if x.tokens != self.cut.trim(self.cut.sequences):
@@ -257,18 +277,21 @@ class ComputeBuilder:
         self.ops.append(compute.Elementwise(self.named("add"), (x, y), (total,)))
         return total
 
-    def experts(self, x: Value, ffn: MoeFfn, imbalance: float) -> Value:
+    def experts(self, x: Value, routing: Value, ffn: MoeFfn, imbalance: float) -> Value:
         """Routed experts of this rank on the rows routed to it; a sum is owed over all axes that cut the experts."""
+        self.whole("experts", x, routing)
         roles = ("experts", "expert_ffn")
         axes = tuple(a for role in roles for a in self.cut.axes(role))
         y = x._replace(name=self.named("routed"), partial=self.mesh.real(axes))
         weights = tuple(self.tensors[f"experts_{half}"] for half in ("gate_up", "down"))
-        self.ops.append(compute.Experts(self.named("experts"), (x,), (y,), ffn, weights, imbalance))
+        self.ops.append(compute.Experts(self.named("experts"), (x, routing), (y,), ffn, weights, imbalance))
         return y
 
     def last_tokens(self, x: Value) -> Value:
         """The rows that the LM head needs: all in decode, the last one of each prompt in prefill."""
-        return x._replace(name=f"{x.name}.last", per_sequence=self.phase == "prefill")
+        y = x._replace(name=f"{x.name}.last", per_sequence=self.phase == "prefill")
+        self.ops.append(Alias(self.named("last"), (x,), (y,)))
+        return y
 
     def sample(self, logits: Value) -> None:
         """Next token of each row."""

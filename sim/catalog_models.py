@@ -1,7 +1,7 @@
 """The models that ship with the package, and how to load one by name or from a file.
 
-``load_model`` opens only the file it was asked for. A catalogue file is a short YAML whose keys are the fields
-of :class:`sim.model.Model`.
+``load_model`` opens only the file it was asked for. A catalogue file is a short YAML whose keys are the
+fields of :class:`sim.model.Model`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def model_names() -> list[str]:
 def load_model(name_or_path: str, base: Path | None = None) -> Model:
     """Load a model: a name of the catalogue, or a path.
 
-    A path leads to a Hugging Face ``config.json``, to a folder that holds one, or to a YAML file in the form of
-    the catalogue's; a relative one starts at ``base`` (the current folder when absent).
+    A path leads to a Hugging Face ``config.json``, to a folder that holds one, or to a YAML file in the form
+    of the catalogue's; a relative one starts at ``base`` (the current folder when absent).
 
     Raises
     ------

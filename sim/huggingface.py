@@ -153,7 +153,7 @@ def _notes(keys: Keys, kind: Family, wrappers: list[dict[str, Any]]) -> list[str
     if keys.has("use_head_wise_attn_gate", "attn_output_gate"):
         notes.append("the gate on the attention output is left out")
     if not kind.known:
-        called = keys.values.get("model_type") or "that is not stated"
+        called = show(keys.values["model_type"]) if keys.has("model_type") else "that is not stated"
         notes.append(f"model type {called} is not known: read like Llama, with a gate and without biases")
     return notes
 

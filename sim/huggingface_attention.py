@@ -175,7 +175,7 @@ def chunk_note(keys: Keys, family: Family) -> str:
     """What is left out for chunked attention; empty if there is none."""
     if not _is_chunked(keys, family) or not keys.has("attention_chunk_size"):
         return ""
-    size = keys.values["attention_chunk_size"]
+    size = show(keys.values["attention_chunk_size"])
     return f"chunked attention is counted as a window of {size} tokens, as if every chunk were full"
 
 

@@ -1,4 +1,4 @@
-"""Layers that differ one by one: ``block_configs`` of models found by architecture search (Nemotron-Super)."""
+"""Layers that differ one by one: ``block_configs`` of models from an architecture search (Nemotron-Super)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model class fixes without a key in ``config.json``, and the attention kinds that are refused by name.
+"""What a model class fixes without a key in ``config.json``, and the layer kinds that are refused by name.
 
 Defaults follow the classes of the ``transformers`` library, named after the architecture without its suffix
 and without underscores: ``Qwen3MoeForCausalLM`` and ``qwen3_moe`` are both ``qwen3moe``.

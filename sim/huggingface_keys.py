@@ -1,4 +1,4 @@
-"""Typed look-ups in a ``config.json`` that collect everything that is wrong instead of stopping at the first."""
+"""Typed look-ups in a ``config.json`` that collect everything that is wrong, not only the first."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class Keys:
     def per_layer(self, name: str, layers: int, words: dict[Any, bool], spare: int = 0) -> list[bool] | None:
         """A list with one entry per layer, each turned into a bool by ``words``.
 
-        Up to ``spare`` more entries are allowed and ignored: multi-token-prediction layers. ``None`` when absent
-        or wrong (and noted).
+        Up to ``spare`` more entries are allowed and ignored: multi-token-prediction layers. ``None`` when
+        absent or wrong (and noted).
         """
         value = self.values.get(name)
         if value is None or not layers:
@@ -124,7 +124,7 @@ class Keys:
         return [words[entry] for entry in value[:layers]]
 
     def indices(self, name: str, layers: int) -> set[int] | None:
-        """Layer numbers from 0, as a list or as a string with commas; ``None`` when absent or wrong (and noted)."""
+        """Layer numbers from 0, a list or a string with commas; ``None`` when absent or wrong (and noted)."""
         value = self.values.get(name)
         if value is None or not layers:
             return None

@@ -133,22 +133,25 @@ def _moe_by_rule(keys: Keys, layers: int) -> list[bool]:
         return _moe_range(keys, layers)
     if keys.has("mlp_only_layers", "decoder_sparse_step"):
         dense = keys.indices("mlp_only_layers", layers) or set()
-        step = keys.optional("decoder_sparse_step")
-        step = 1 if step is None else step
+        step = _step(keys, "decoder_sparse_step")
         return [i not in dense and (i + 1) % step == 0 for i in range(layers)] if step else []
     first = keys.optional("first_k_dense_replace", "num_dense_layers", least=0) or 0
-    step = keys.optional("moe_layer_freq")
-    step = 1 if step is None else step
+    step = _step(keys, "moe_layer_freq")
     return [i >= first and i % step == 0 for i in range(layers)] if step else []
+
+
+def _step(keys: Keys, name: str) -> int:
+    """Every how many layers; 1 when absent, ``UNKNOWN`` when wrong (and noted)."""
+    stated = keys.optional(name)
+    return 1 if stated is None else stated
 
 
 def _moe_range(keys: Keys, layers: int) -> list[bool]:
     """ERNIE: every n-th layer from a first to a last one (-1: the last of all)."""
     first = keys.optional("moe_layer_start_index", least=0) or 0
-    last = keys.optional("moe_layer_end_index", least=-1)
-    last = layers - 1 if last in (None, -1) else last
-    step = keys.optional("moe_layer_interval")
-    step = 1 if step is None else step
+    stated = keys.optional("moe_layer_end_index", least=-1)
+    last = layers - 1 if stated is None or stated == -1 else stated
+    step = _step(keys, "moe_layer_interval")
     return (
         [first <= i <= last and (i + 1) % step == 0 for i in range(layers)]
         if step and last is not None

@@ -32,7 +32,7 @@ class Quantisation(NamedTuple):
 
 
 def read_quantisation(keys: Keys) -> Quantisation:
-    """Read ``quantization_config``; something that is no object is a problem (noted), an unknown method a note."""
+    """Read ``quantization_config``; what is no object is a problem (noted), an unknown method a note."""
     config = keys.table("quantization_config")
     if config is None:
         return Quantisation()
@@ -86,7 +86,7 @@ def _of_groups(config: dict[str, Any]) -> str | None:
 def _float_format(weights: dict[str, Any]) -> str | None:
     bits, group_size = weights.get("num_bits"), weights.get("group_size")
     if bits == 4:
-        return {16: "nvfp4", 32: "mxfp4"}.get(group_size if is_whole(group_size, 1) else 0)
+        return {16: "nvfp4", 32: "mxfp4"}.get(group_size) if isinstance(group_size, int) else None
     if bits == 8:
         return {"block": "fp8_block", "group": "fp8_group"}.get(_word(weights, "strategy"), "fp8")
     return None

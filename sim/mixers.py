@@ -24,8 +24,7 @@ def query(b: Builder, x: Value) -> Value:
     if isinstance(a, GroupedQueryAttention):
         names = ["q", "k"] if a.shared_kv else ["q", "k", "v"]
         q, *kv = b.project(x, names, "qkv")
-        b.append_kv(q, *kv)
-        return q
+        return b.append_kv(q, *kv)[0]
     return _latent_query(b, x, a)
 
 
@@ -37,7 +36,7 @@ def _latent_query(b: Builder, x: Value, a: LatentAttention) -> Value:
         (latent,) = b.project(x, ["kv_a"], "kv_a")
         (q,) = b.project(x, ["q_b"], "q")
     latent = b.norm(latent, "kv_a_norm")
-    b.append_kv(q, latent)
+    q, latent = b.append_kv(q, latent)
     if b.phase == "prefill":
         b.expand_latent(latent, a)
         return q
@@ -102,26 +101,26 @@ def shared_expert(b: Builder, x: Value) -> Value:
     return _mlp(b, x, "shared_gate_up", "shared_down")
 
 
-def route(b: Builder, x: Value) -> None:
-    """Router logits and the top-k choice, on every rank that has the token."""
-    b.project(x, ["router"], "router")
+def route(b: Builder, x: Value) -> Value:
+    """Router logits, from which the top-k choice follows, on every rank that has the token."""
+    (logits,) = b.project(x, ["router"], "router")
+    return logits
 
 
 def routed_experts(b: Builder, x: Value, imbalance: float = 1.0) -> Value:
     """Routing and this rank's experts, on tokens that every rank holds."""
     ffn = _ffn(b)
     assert isinstance(ffn, MoeFfn)
-    route(b, x)
-    return b.experts(x, ffn, imbalance)
+    return b.experts(x, route(b, x), ffn, imbalance)
 
 
 def exchanged_experts(b: Builder, x: Value, per_expert: bool, imbalance: float = 1.0) -> Value:
     """Routing, dispatch to the experts' ranks, experts, and combine; shared experts run beside the exchange."""
     ffn = _ffn(b)
     assert isinstance(ffn, MoeFfn)
-    route(b, x)
-    sent = b.dispatch(x, ffn, per_expert)
+    routing = route(b, x)
+    sent = b.dispatch(x, routing, ffn, per_expert)
     shared = shared_expert(b, x) if ffn.shared_width else None
-    routed = b.experts(sent, ffn, imbalance)
+    routed = b.experts(sent, routing, ffn, imbalance)
     y = b.combine(routed, x, ffn, per_expert)
     return b.add(y, shared) if shared else y

@@ -3,9 +3,9 @@
 A tensor lists its dimensions by *role*. A strategy says which role is split over which axis of its mesh,
 so this module knows nothing about parallelism, and the placement knows nothing about attention.
 
-Roles of dimensions that can be split: ``q_heads`` (query projection), ``kv_heads`` (key and value projection
-and the cache), ``uk_heads`` and ``uv_heads`` (MLA's absorbed halves of kv_b), ``o_heads`` (input of the output
-projection), ``ffn``, ``experts``, ``expert_ffn``, ``shared_ffn``, ``vocab``. Any other is never split.
+Roles of dimensions that can be split: ``q_heads`` (query projection), ``kv_heads`` (key and value
+projection and the cache), ``uk_heads`` and ``uv_heads`` (MLA's absorbed halves of kv_b), ``o_heads`` (input of
+the output projection), ``ffn``, ``experts``, ``expert_ffn``, ``shared_ffn``, ``vocab``. Any other is never split.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Part = Literal["attention", "dense_ffn", "routed_experts", "shared_experts", "em
 
 
 class TensorShape(NamedTuple):
-    """One weight: its dimensions as (role, size), the memory part it counts in, and if it may be quantised."""
+    """One weight: dimensions as (role, size), the memory part it counts in, and if it may be quantised."""
 
     name: str
     dims: tuple[tuple[str, int], ...]
@@ -173,10 +173,10 @@ class DenseFfn(Noun):
 
 
 class MoeFfn(Noun):
-    """A mixture of experts with ``top_k`` of ``experts`` routed ones per token, and shared ones for every token.
+    """A mixture of experts: ``top_k`` of ``experts`` routed ones per token, and shared ones for every token.
 
-    ``shared_width`` is the total width of the shared experts (0: none). ``dense_width`` is a dense FFN that runs
-    beside the experts on every token (Gemma-4).
+    ``shared_width`` is the total width of the shared experts (0: none). ``shared_part`` says that it is a dense
+    block beside the experts instead (Gemma-4).
     """
 
     kind: Literal["moe"] = "moe"
@@ -267,8 +267,8 @@ class LayerRun(Noun):
 class Model(Noun):
     """A decoder-only transformer, without multi-token-prediction heads and without vision parts.
 
-    Layers are numbered in this order: ``head``, then ``pattern`` as often as ``period`` says (most models have
-    no head and a period of 1), then ``tail``.
+    Layers are numbered in this order: ``head``, then ``pattern`` as often as ``period`` says (most models
+    have no head and a period of 1), then ``tail``.
     """
 
     name: str

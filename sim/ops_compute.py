@@ -165,7 +165,7 @@ class Experts(ComputeOp):
         fmt = lane.precision.of("routed_experts", True)
         elements = halves * hidden * width
         io = rows * (2 * hidden + halves * width) * lane.activation
-        return Work("experts", 2 * rows * elements, fmt.rate, hit * fmt.bytes(elements), 0, io, hit)
+        return Work("experts", 2 * rows * elements, fmt.rate, hit * fmt.bytes(elements), 0, io, hit, rows)
 
 
 @dataclass(frozen=True, slots=True)

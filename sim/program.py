@@ -56,7 +56,8 @@ class Work(NamedTuple):
     io_bytes: Number = 0
     units: Number = 0
     """(sequence, KV head) pairs for attention, experts hit for a grouped GEMM, sequences for the host."""
-    launches: int = 1
+    rows: Number = 0
+    """Rows of a grouped GEMM."""
 
 
 class Message(NamedTuple):

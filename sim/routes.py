@@ -1,0 +1,225 @@
+"""Shortest routes over a part of a fabric, and the load that flows put on its links.
+
+Switches that are alike (same neighbours over links in the same proportion) are folded into one, with their
+bandwidth added up. That is exact, because traffic over parallel switches splits in proportion to their links,
+and it turns an 18-chip NVLink domain into a star. What remains is split evenly over all routes of lowest cost.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+_NVLINK_HOP, _PCIE_HOP, _NETWORK_HOP = 1, 10**6, 10**12
+_HOP_COST = {"nvlink": _NVLINK_HOP, "pcie": _PCIE_HOP, "network": _NETWORK_HOP}
+_FOLDABLE = ("nvswitch", "ib_switch")
+
+
+def tier(link_kind: str) -> str:
+    """Return the class of a link kind: ``nvlink``, ``pcie`` (with CPU links) or ``network``."""
+    if link_kind.startswith(("nvlink", "xgmi")):
+        return "nvlink"
+    return "pcie" if link_kind.startswith(("pcie", "upi", "cpu")) else "network"
+
+
+class Edge(NamedTuple):
+    """One direction of a link between two (folded) nodes: bytes/s, seconds."""
+
+    source: int
+    target: int
+    kind: str
+    tier: str
+    bandwidth: float
+    latency: float
+
+
+class _Tree(NamedTuple):
+    """All cheapest routes from one node: nodes by distance, how each is reached, in how many ways."""
+
+    order: list[int]
+    parents: list[list[tuple[int, int]]]  # per node: (parent, edge)
+    ways: list[int]
+    latency: list[float]  # seconds over network links on the slowest of the cheapest routes
+
+
+class Routes:
+    """Routes among the given nodes of a graph.
+
+    Parameters
+    ----------
+    nodes
+        Node ids with their ``kind``; nothing outside them is used.
+    links
+        ``{source: {target: attributes}}`` with ``kind``, ``bandwidth`` and ``latency``.
+    """
+
+    def __init__(self, nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[str, Any]]]):
+        fold = _alike(nodes, links)
+        names = [n for n in nodes if fold.get(n, n) == n]
+        self.index = {n: i for i, n in enumerate(names)}
+        self.index.update({n: self.index[r] for n, r in fold.items()})
+        self.kinds = [nodes[n] for n in names]
+        self.members: list[list[str]] = [[] for _ in names]
+        for n in nodes:
+            self.members[self.index[n]].append(n)
+        self.edges: list[Edge] = []
+        self.shares: list[list[tuple[str, str, float]]] = []  # per edge: the real links and their part of the load
+        self._out: list[list[tuple[int, int, int]]] = [[] for _ in names]  # (target, cost, edge)
+        merged: dict[tuple[int, int], list[tuple[str, str, Mapping[str, Any]]]] = {}
+        for u, targets in links.items():
+            for v, link in targets.items():
+                merged.setdefault((self.index[u], self.index[v]), []).append((u, v, link))
+        for (a, b), real in merged.items():
+            total = sum(link["bandwidth"] for _, _, link in real)
+            first = real[0][2]
+            kind = first["kind"]
+            edge = Edge(a, b, kind, tier(kind), total, first["latency"])
+            self._out[a].append((b, _HOP_COST[edge.tier], len(self.edges)))
+            self.edges.append(edge)
+            self.shares.append([(u, v, link["bandwidth"] / total) for u, v, link in real])
+        self._trees: dict[int, _Tree] = {}
+
+    def _tree(self, source: int) -> _Tree:
+        if tree := self._trees.get(source):
+            return tree
+        size = len(self.kinds)
+        far = 10**18
+        distance = [far] * size
+        ways = [0] * size
+        latency = [0.0] * size
+        parents: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+        distance[source], ways[source] = 0, 1
+        order: list[int] = []
+        heap = [(0, source)]
+        done = [False] * size
+        out, edges = self._out, self.edges
+        while heap:
+            near, u = heapq.heappop(heap)
+            if done[u]:
+                continue
+            done[u] = True
+            order.append(u)
+            for v, cost, e in out[u]:
+                reach = near + cost
+                if reach < distance[v]:
+                    distance[v] = reach
+                    ways[v] = ways[u]
+                    parents[v] = [(u, e)]
+                    latency[v] = latency[u] + (edges[e].latency if cost == _NETWORK_HOP else 0.0)
+                    heapq.heappush(heap, (reach, v))
+                elif reach == distance[v] and not done[v]:
+                    ways[v] += ways[u]
+                    parents[v].append((u, e))
+                    if cost == _NETWORK_HOP:
+                        latency[v] = max(latency[v], latency[u] + edges[e].latency)
+        tree = self._trees[source] = _Tree(order, parents, ways, latency)
+        return tree
+
+    def spread(self, flows: Iterable[tuple[int, int, float]]) -> tuple[list[float], float]:
+        """Put flows ``(source, target, bytes)`` on the links, each split evenly over its cheapest routes.
+
+        Returns the load in bytes per edge, and the longest network latency that a flow meets in seconds.
+
+        Raises
+        ------
+        LookupError
+            If a flow has no route; the arguments are the two node indices.
+        """
+        loads = [0.0] * len(self.edges)
+        slowest = 0.0
+        by_source: dict[int, dict[int, float]] = {}
+        for source, target, size in flows:
+            if source != target:
+                wanted = by_source.setdefault(source, {})
+                wanted[target] = wanted.get(target, 0.0) + size
+        for source, wanted in by_source.items():
+            order, parents, ways, latency = self._tree(source)
+            arriving = [0.0] * len(ways)
+            for target, size in wanted.items():
+                if not ways[target]:
+                    raise LookupError(source, target)
+                arriving[target] = size
+                slowest = max(slowest, latency[target])
+            for v in reversed(order):
+                load = arriving[v]
+                if not load or v == source:
+                    continue
+                via = parents[v]
+                if len(via) == 1:
+                    u, e = via[0]
+                    loads[e] += load
+                    arriving[u] += load
+                else:
+                    per_way = load / ways[v]
+                    for u, e in via:
+                        part = per_way * ways[u]
+                        loads[e] += part
+                        arriving[u] += part
+        return loads, slowest
+
+    def between(self, source: int, target: int) -> list[tuple[int, ...]]:
+        """Return the cheapest routes as node sequences, in a fixed order; empty if there is none."""
+        tree = self._tree(source)
+        found: list[tuple[int, ...]] = []
+        stack: list[tuple[int, ...]] = [(target,)] if tree.ways[target] else []
+        while stack:
+            route = stack.pop()
+            if route[0] == source:
+                found.append(route)
+            else:
+                stack.extend((u, *route) for u, _ in tree.parents[route[0]])
+        return sorted(found)
+
+    def signature(self, ranks: Sequence[int], colours: dict[Any, int]) -> tuple[int, ...]:
+        """Return a canonical description of how an ordered group sits among these nodes.
+
+        Colour refinement with every rank a colour of its own. Equal signatures mean equal numbers of cheapest
+        routes between equal positions over equal links, so equal loads and equal costs. ``colours`` numbers the
+        colours; signatures can be compared only if they share it.
+        """
+
+        def number(key: Any) -> int:
+            return colours.setdefault(key, len(colours))
+
+        colour = [number(("node", kind)) for kind in self.kinds]
+        for position, node in enumerate(ranks):
+            colour[node] = number(("rank", position))
+        around: list[list[tuple[int, int]]] = [[] for _ in self.kinds]
+        for e in self.edges:
+            label = number((e.kind, e.bandwidth, e.latency))
+            around[e.source].append((2 * label, e.target))
+            around[e.target].append((2 * label + 1, e.source))
+        classes = len(set(colour))
+        while True:
+            colour = [
+                number((own, *sorted([(label, colour[v]) for label, v in near])))
+                for own, near in zip(colour, around, strict=True)
+            ]
+            if len(set(colour)) == classes:
+                return tuple(sorted(colour))
+            classes = len(set(colour))
+
+
+def _alike(
+    nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> dict[str, str]:
+    """Map every foldable switch to the first switch that is like it (itself, if none came before)."""
+    incoming: dict[str, dict[str, Mapping[str, Any]]] = {n: {} for n, k in nodes.items() if k in _FOLDABLE}
+    for u, targets in links.items():
+        for v, link in targets.items():
+            if v in incoming:
+                incoming[v][u] = link
+    first: dict[Any, str] = {}
+    fold: dict[str, str] = {}
+    for n in incoming:
+        key = (nodes[n], _neighbourhood(links.get(n, {})), _neighbourhood(incoming[n]))
+        fold[n] = first.setdefault(key, n)
+    return fold
+
+
+def _neighbourhood(links: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
+    widest = max((link["bandwidth"] for link in links.values()), default=1.0)
+    return tuple(
+        sorted((n, link["kind"], link["latency"], link["bandwidth"] / widest) for n, link in links.items())
+    )

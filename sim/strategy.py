@@ -1,0 +1,187 @@
+"""The contract of a parallel strategy: degrees, a cut of the model, and what happens between the pieces.
+
+A strategy is one file: a class with its degrees as fields, ``cut`` (which role is split over which axis), and
+the communication between the pieces of ``sim.mixers``. Memory, duplication, timing and execution all follow from
+these; nothing else in the simulator knows a strategy by name. The defaults below are those of plain tensor
+parallelism, so a strategy overrides what it does differently.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AliasChoices, Field
+
+from sim import mixers
+from sim.builder import Builder
+from sim.cut import Cut
+from sim.errors import Problem
+from sim.model import Layer, Model
+from sim.noun import Noun
+from sim.program import Value
+from sim.stages import Split, split_layers
+from sim.workload import Phase
+
+
+def degree(*names: str, default: Any = ...) -> Any:
+    """A field for a degree of parallelism, with the engines' long names accepted beside the short one."""
+    return Field(default, validation_alias=AliasChoices(*names), ge=1, le=65536)
+
+
+TENSOR = ("tp", "tensor_parallel_size", "tp_size")
+DATA = ("dp", "data_parallel_size", "dp_size", "attn_dp_size")
+EXPERT = ("ep", "expert_parallel_size", "ep_size", "moe_expert_parallel_size")
+
+
+def divisors(number: int) -> str:
+    """The divisors of a number as an error lists them."""
+    found = [str(d) for d in range(1, min(number, 512) + 1) if number % d == 0]
+    return f"{', '.join(found[:-1])} or {found[-1]}" if len(found) > 1 else found[0]
+
+
+class Strategy(Noun):
+    """Base class of all strategies. Fields are degrees and switches; constructors only store.
+
+    ``pp`` pipeline stages and ``replicas`` whole copies of the instance extend any strategy: the GPUs of a layout
+    are ranks x pp x replicas.
+    """
+
+    kind: ClassVar[str]
+    phases: ClassVar[tuple[Phase, ...]] = ("decode", "prefill")
+
+    tag: str | None = Field(None, min_length=1, max_length=60)
+    """A name of one's own for this layout."""
+    pp: int = degree("pp", "pipeline_parallel_size", "pp_size", default=1)
+    replicas: int = degree("replicas", default=1)
+    stage_split: Split = "vllm"
+    """Which engine's rule places a remainder of layers."""
+    two_batch_overlap: bool = False
+    """The batch runs as two halves whose computing hides each other's communication."""
+
+    # -- what a strategy says of itself --------------------------------------------------------------------
+
+    @abstractmethod
+    def degrees(self) -> dict[str, int]:
+        """Degrees in the order of the tag, for example ``{"tp": 8}``."""
+
+    @abstractmethod
+    def cut(self, model: Model) -> Cut:
+        """The mesh and which role is split over which of its axes."""
+
+    def reasons(self, model: Model) -> list[Problem]:
+        """Why this layout cannot exist for this model, beyond the divisions that ``check`` finds by itself."""
+        return []
+
+    def engine_notes(self, model: Model) -> list[str]:
+        """Rules of an engine that this layout breaks although it can exist."""
+        return []
+
+    def pieces(self, sequences: int) -> tuple[int, ...]:
+        """Into how many pieces the attention phase may cut the batch; the fastest is taken."""
+        return (1,)
+
+    # -- what it does in a step ----------------------------------------------------------------------------
+
+    def tokens(self) -> tuple[str, ...]:
+        """Axes over which the hidden state's tokens are split between the blocks: those of the sequences."""
+        return ()
+
+    def begin(self, b: Builder) -> Value:
+        """Token ids to hidden states."""
+        split = tuple(a for a in b.cut.trim(self.tokens()) if a in b.cut.axes("vocab"))
+        ids = b.all_gather(b.tokens(self.tokens()), split)
+        return b.all_reduce(b.reduce_scatter(b.embed(ids), split))
+
+    def attention(self, b: Builder, x: Value) -> Value:
+        """The attention block on normed hidden states."""
+        return b.all_reduce(mixers.output(b, mixers.attend(b, mixers.query(b, x))))
+
+    def ffn(self, b: Builder, x: Value) -> Value:
+        """The feed-forward block on normed hidden states."""
+        return b.all_reduce(mixers.feed_forward(b, x))
+
+    def end(self, b: Builder, x: Value) -> Value:
+        """Normed hidden states to logits, in full where they are sampled."""
+        split = tuple(a for a in b.cut.trim(x.tokens) if a in b.cut.axes("vocab"))
+        x = b.all_gather(x, split)
+        (logits,) = b.project(x, ["lm_head" if "lm_head" in b.tensors else "embedding"], "lm_head")
+        return b.all_gather(logits, b.cut.axes("vocab"), over="vocab")
+
+    # -- derived -------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """The layout's tag: the user's own, or the degrees, such as ``tp8-dcp2-pp4``."""
+        if self.tag:
+            return self.tag
+        parts = [f"{name}{size}" for name, size in self.degrees().items()]
+        parts += [f"pp{self.pp}"] * (self.pp > 1) + ["tbo"] * self.two_batch_overlap
+        return "-".join(parts) + (f"x{self.replicas}" if self.replicas > 1 else "")
+
+    def gpus(self, model: Model) -> int:
+        """GPUs of the whole layout."""
+        return self.cut(model).mesh.size * self.pp * self.replicas
+
+    def stages(self, model: Model) -> list[list[tuple[int, Layer]]]:
+        """Layers of each pipeline stage, as (count, layer) runs."""
+        return split_layers(model.runs, self.pp, self.stage_split)
+
+    def check(self, model: Model, phase: Phase = "decode") -> list[Problem]:
+        """Every reason why this layout cannot exist for this model, each with what would work."""
+        found = list(self.reasons(model))
+        if phase not in self.phases:
+            found.append(Problem(f"{self.kind} runs {' and '.join(self.phases)} only, not {phase}", "strategy"))
+        if self.pp > model.layers:
+            found.append(Problem(f"{self.pp} stages are more than the {model.layers} layers", "pp"))
+        if not found:
+            found += _divisions(self, model)
+        return found
+
+
+_ROLES = {
+    "q_heads": "query heads",
+    "attention_heads": "query heads",
+    "o_heads": "query heads",
+    "ffn": "columns of the dense FFN",
+    "expert_ffn": "columns of an expert",
+    "shared_ffn": "columns of the shared expert",
+}
+
+
+def _divisions(strategy: Strategy, model: Model) -> list[Problem]:
+    """Dimensions that must divide evenly over their axes and do not."""
+    cut = strategy.cut(model)
+    found: dict[str, Problem] = {}
+    for layer in model.kinds:
+        sizes = {role: size for t in layer.tensors(model.hidden) for role, size in t.dims}
+        if layer.attention:
+            sizes["attention_heads"] = layer.attention.query_heads
+        for role, words in _ROLES.items():
+            axes = cut.axes(role)
+            ranks = cut.mesh.count(axes)
+            if role in sizes and sizes[role] % ranks:
+                over = "·".join(axes)
+                text = f"{ranks} ranks ({over}) do not divide the {sizes[role]:,} {words} of {model.name}"
+                found.setdefault(text, Problem(f"{text}; choose {divisors(sizes[role])}", axes[-1]))
+        slots = cut.dim("experts", sizes["experts"]).size if "experts" in sizes else 0
+        ranks = cut.mesh.count(cut.axes("experts"))
+        if cut.redundant_experts and slots % ranks:
+            text = f"{slots} expert slots do not fill {ranks} ranks evenly"
+            fit = -slots % ranks + cut.redundant_experts
+            found.setdefault(text, Problem(f"{text}; with {fit} redundant experts they do", "redundant_experts"))
+        if 0 < slots < ranks:
+            text = f"{ranks} expert-parallel ranks are more than the {slots} expert slots of {model.name}"
+            found.setdefault(text, Problem(f"{text}; choose an ep of at most {slots}", "ep"))
+    return list(found.values())
+
+
+def expert_tensor_parallel(ranks: int, ep: int) -> list[Problem]:
+    """``ep`` must divide the ranks that the experts are spread over."""
+    if ranks % ep:
+        return [Problem(f"{ep} does not divide the {ranks} ranks of the layout; choose {divisors(ranks)}", "ep")]
+    return []
+
+
+Block = Annotated[int, Field(ge=1, le=2**20)]
+DenseOver = Literal["world", "attention_tp"]
