@@ -1,0 +1,120 @@
+"""What comes out: duplication, memory, step time and the reasons, per layout. Plain data, ready for JSON.
+
+Bytes are bytes, times are seconds. Names without a unit are counts or ratios. Figures "per rank" are those of the
+fullest rank; ``ranks`` lists the ranks that differ.
+"""
+
+from __future__ import annotations
+
+from sim.noun import Noun
+
+
+class KvReport(Noun):
+    """The KV cache of one layout at the scenario's batch and context."""
+
+    duplication: float
+    """Bytes held over all ranks / bytes of one unique copy of every sequence."""
+    unique_bytes: int
+    held_bytes: int
+    bytes_per_token_per_rank: int
+    """What one cached token takes on a rank that holds it, all layers of the rank's stage together."""
+    heads_per_rank: int
+    tokens_per_rank: int
+    """Cached tokens on the fullest rank, summed over its sequences."""
+
+
+class WeightsReport(Noun):
+    """The weights of one layout."""
+
+    duplication: float
+    unique_bytes: int
+    held_bytes: int
+    bytes_per_rank: int
+
+
+class MemoryReport(Noun):
+    """Memory of the fullest rank by part, against the GPU's capacity."""
+
+    capacity_bytes: int
+    weights_bytes: int
+    attention_bytes: int
+    dense_ffn_bytes: int
+    routed_experts_bytes: int
+    shared_experts_bytes: int
+    embeddings_bytes: int
+    kv_bytes: int
+    activations_bytes: int
+    communication_bytes: int
+    reserve_bytes: int
+    total_bytes: int
+    max_batch: int
+    """Largest batch of the whole layout that fits at this context; 0 if none does."""
+    max_context: int
+    """Longest context that fits at this batch; 0 if none does."""
+
+
+class StepReport(Noun):
+    """One step of the slowest rank."""
+
+    seconds: float
+    floor_seconds: float
+    """The same operations at data-sheet bandwidth and peak, without any launch or message latency."""
+    breakdown: dict[str, float]
+    """Seconds by operation on the critical rank; communication counts with the part that nothing hides."""
+    exposed_communication_seconds: float
+    bottleneck: str
+
+
+class RankGroup(Noun):
+    """Ranks of one pipeline stage that hold and do the same."""
+
+    ranks: str
+    """Numbers inside one replica, such as ``0-7`` or ``0,2,4``."""
+    count: int
+    stage: int
+    sequences: int
+    kv_heads: int
+    kv_tokens: int
+    kv_bytes: int
+    weights_bytes: int
+    total_bytes: int
+    busy_seconds: float
+    """Computing in one step."""
+
+
+class LayoutReport(Noun):
+    """Everything about one layout."""
+
+    tag: str
+    strategy: str
+    gpus: int
+    feasible: bool
+    reasons: tuple[str, ...] = ()
+    """Why it does not fit, if it does not."""
+    engine_notes: tuple[str, ...] = ()
+    """Rules of inference engines that this layout breaks although it can exist."""
+    kv: KvReport
+    weights: WeightsReport
+    memory: MemoryReport
+    step: StepReport
+    tokens_per_s_per_user: float
+    output_tokens_per_s_per_gpu: float
+    ranks: tuple[RankGroup, ...]
+    pieces: int = 1
+    """Into how many pieces the attention phase cuts the batch (HOP-B)."""
+    collectives: dict[str, str] = {}
+    """Which algorithm each communication uses, and over which link."""
+
+
+class Report(Noun):
+    """The answer to a scenario."""
+
+    scenario: str
+    version: str
+    layouts: tuple[LayoutReport, ...]
+    findings: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
+    assumptions: dict[str, str] = {}
+    """Every constant that is not arithmetic, with its source."""
+    resolved: dict[str, object] = {}
+    """The scenario with every default written out."""
