@@ -125,7 +125,9 @@ def _present(values: dict[str, Any]) -> dict[str, Any]:
 
 def _layers(keys: Keys, kind: Family, hidden: int, layers: int) -> list[Layer]:
     """All layers from first to last; empty if anything is wrong (and noted)."""
-    if keys.has("block_configs") and layers:
+    if not layers:
+        return []
+    if keys.has("block_configs"):
         attention, ffn = searched_layers(keys, kind, hidden, layers)
     else:
         attention = attention_layers(keys, kind, hidden, layers)
@@ -150,7 +152,7 @@ def _notes(keys: Keys, kind: Family, wrappers: list[dict[str, Any]]) -> list[str
     if count:
         notes.append(f"the multi-token-prediction layers ({key}: {count}) are left out")
     notes.append(chunk_note(keys, kind))
-    if keys.has("use_head_wise_attn_gate", "attn_output_gate"):
+    if keys.values.get("use_head_wise_attn_gate") or keys.values.get("attn_output_gate"):
         notes.append("the gate on the attention output is left out")
     if not kind.known:
         called = show(keys.values["model_type"]) if keys.has("model_type") else "that is not stated"

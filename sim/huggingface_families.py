@@ -63,6 +63,7 @@ _FAMILIES = {
     "gemma2": Family(tied=True, extra_norms=2, window_every=2),
     "gemma3": Family(tied=True, extra_norms=2, window_every=6, qk_norm=True),
     "gemma4": Family(tied=True, extra_norms=2, window_every=6, qk_norm=True),
+    "glm4": Family(extra_norms=2, o_follows=False),
     "glm4moe": Family(router_bias=True, o_follows=False),
     "gpt2": _BIASED._replace(vocab=50257),
     "gptbigcode": _BIASED._replace(kv_heads="one", vocab=50257),

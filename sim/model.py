@@ -4,8 +4,9 @@ A tensor lists its dimensions by *role*. A strategy says which role is split ove
 so this module knows nothing about parallelism, and the placement knows nothing about attention.
 
 Roles of dimensions that can be split: ``q_heads`` (query projection), ``kv_heads`` (key and value
-projection and the cache), ``uk_heads`` and ``uv_heads`` (MLA's absorbed halves of kv_b), ``o_heads`` (input of
-the output projection), ``ffn``, ``experts``, ``expert_ffn``, ``shared_ffn``, ``vocab``. Any other is never split.
+projection and the cache), ``uk_heads`` and ``uv_heads`` (MLA's absorbed halves of kv_b), ``o_heads`` (input
+of the output projection), ``ffn``, ``experts``, ``expert_ffn``, ``shared_ffn``, ``vocab``. Any other is never
+split.
 """
 
 from __future__ import annotations
@@ -175,8 +176,8 @@ class DenseFfn(Noun):
 class MoeFfn(Noun):
     """A mixture of experts: ``top_k`` of ``experts`` routed ones per token, and shared ones for every token.
 
-    ``shared_width`` is the total width of the shared experts (0: none). ``shared_part`` says that it is a dense
-    block beside the experts instead (Gemma-4).
+    ``shared_width`` is the total width of the shared experts (0: none). ``shared_part`` says that it is a
+    dense block beside the experts instead (Gemma-4).
     """
 
     kind: Literal["moe"] = "moe"
