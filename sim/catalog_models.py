@@ -7,6 +7,7 @@ fields of :class:`sim.model.Model`.
 from __future__ import annotations
 
 import difflib
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def load_model(name_or_path: str, base: Path | None = None) -> Model:
 
 
 def _is_plain_name(name: str) -> bool:
-    return bool(name) and all(c.isalnum() or c in ".-_" for c in name) and not name.startswith(".")
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
 
 
 def _unknown(name: str) -> Problem:

@@ -125,9 +125,9 @@ def _present(values: dict[str, Any]) -> dict[str, Any]:
 
 def _layers(keys: Keys, kind: Family, hidden: int, layers: int) -> list[Layer]:
     """All layers from first to last; empty if anything is wrong (and noted)."""
-    if not layers:
-        return []
     if keys.has("block_configs"):
+        if not layers:
+            return []
         attention, ffn = searched_layers(keys, kind, hidden, layers)
     else:
         attention = attention_layers(keys, kind, hidden, layers)
