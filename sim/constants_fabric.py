@@ -1,5 +1,5 @@
-"""Measured latencies and link efficiencies of collectives: ``sim/data/collectives.yaml``, every number with its
-source. Data-sheet bandwidths are not here but on the fabric's links.
+"""Measured latencies and link efficiencies of collectives: ``sim/data/collectives.yaml``, every number with
+its source. Data-sheet bandwidths are not here but on the fabric's links.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ class FabricConstants(Noun):
         used |= {e.source for link in self.efficiency.values() for e in link.values()}
         if missing := sorted(used - set(self.sources)):
             raise ValueError(f"sources are not spelled out: {', '.join(missing)}")
-        if bad := [e.fraction for link in self.efficiency.values() for e in link.values() if not 0 < e.fraction <= 1]:
+        if bad := [
+            e.fraction for link in self.efficiency.values() for e in link.values() if not 0 < e.fraction <= 1
+        ]:
             raise ValueError(f"an efficiency lies in (0, 1], not {bad}")
         return self
 
     def alpha_seconds(self, tier: str, gpu_constants: str, kind: str, ranks: int) -> float:
-        """Seconds before the first byte counts, on ``tier`` (nvlink, pcie, network), without route latency."""
+        """Seconds before the first byte counts, on ``tier`` (nvlink, pcie, network), without route
+        latency."""
         by_gpu = self.alpha[tier]
         by_kind = by_gpu.get(gpu_constants) or by_gpu.get("default") or next(iter(by_gpu.values()))
         entry = by_kind[self.same_as.get(kind, kind)]

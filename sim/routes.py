@@ -1,8 +1,8 @@
 """Shortest routes over a part of a fabric, and the load that flows put on its links.
-
-Switches that are alike (same neighbours over links in the same proportion) are folded into one, with their
+ Switches that are alike (same neighbours over links in the same proportion) are folded into one, with their
 bandwidth added up. That is exact, because traffic over parallel switches splits in proportion to their links,
-and it turns an 18-chip NVLink domain into a star. What remains is split evenly over all routes of lowest cost.
+and it turns an 18-chip NVLink domain into a star. What remains is split evenly over all routes of lowest
+cost.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Routes:
         for n in nodes:
             self.members[self.index[n]].append(n)
         self.edges: list[Edge] = []
-        self.shares: list[list[tuple[str, str, float]]] = []  # per edge: the real links and their part of the load
+        self.shares: list[
+            list[tuple[str, str, float]]
+        ] = []  # per edge: the real links and their part of the load
         self._out: list[list[tuple[int, int, int]]] = [[] for _ in names]  # (target, cost, edge)
         merged: dict[tuple[int, int], list[tuple[str, str, Mapping[str, Any]]]] = {}
         for u, targets in links.items():
@@ -171,12 +173,20 @@ class Routes:
                 stack.extend((u, *route) for u, _ in tree.parents[route[0]])
         return sorted(found)
 
+    def links_between(self, source: int, targets: Iterable[int]) -> int:
+        """Return how many links the longest of the cheapest routes to any of ``targets`` has."""
+        tree = self._tree(source)
+        depth = [0] * len(tree.ways)
+        for v in tree.order:
+            depth[v] = max((depth[u] + 1 for u, _ in tree.parents[v]), default=0)
+        return max((depth[t] for t in targets), default=0)
+
     def signature(self, ranks: Sequence[int], colours: dict[Any, int]) -> tuple[int, ...]:
         """Return a canonical description of how an ordered group sits among these nodes.
 
         Colour refinement with every rank a colour of its own. Equal signatures mean equal numbers of cheapest
-        routes between equal positions over equal links, so equal loads and equal costs. ``colours`` numbers the
-        colours; signatures can be compared only if they share it.
+        routes between equal positions over equal links, so equal loads and equal costs. ``colours`` numbers
+        the colours; signatures can be compared only if they share it.
         """
 
         def number(key: Any) -> int:
@@ -201,9 +211,7 @@ class Routes:
             classes = len(set(colour))
 
 
-def _alike(
-    nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[str, Any]]]
-) -> dict[str, str]:
+def _alike(nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
     """Map every foldable switch to the first switch that is like it (itself, if none came before)."""
     incoming: dict[str, dict[str, Mapping[str, Any]]] = {n: {} for n, k in nodes.items() if k in _FOLDABLE}
     for u, targets in links.items():

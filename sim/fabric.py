@@ -1,0 +1,269 @@
+"""A machine as a graph: GPUs, switches, NICs and CPUs, and the links between them.
+ Routes are the cheapest ones, where a hop over NVLink costs less than any route over PCIe and a hop over PCIe
+less than any route over the network. The order is that of the real transports: a peer-to-peer library uses
+NVLink when it exists, even through an intermediate GPU, then PCIe peer to peer, then the NIC, and it reaches
+a NIC of another rail over NVLink before it sends through the spine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim.errors import TopologyError
+from sim.routes import Routes, tier
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+KINDS = ("gpu", "nvswitch", "nic", "pcie_switch", "cpu", "ib_switch")
+_LINK_FIELDS = ("kind", "bandwidth", "latency")
+
+
+class Route(NamedTuple):
+    """One route between two GPUs: its nodes, both ends included, and the part of the traffic that takes
+    it."""
+
+    nodes: tuple[str, ...]
+    share: float
+
+
+class Fabric:
+    """A machine's GPUs and how they are connected.
+
+    Parameters
+    ----------
+    name, description
+        What it is, for reports.
+    graph
+        Directed graph. A node has ``kind`` (one of ``KINDS``) and optionally ``unit``: the number of the
+        server it belongs to. Units must be built alike, and nodes without one (leaf and spine switches) join
+        them. An edge is one direction of a link: ``kind``, ``bandwidth`` in bytes/s, ``latency`` in seconds.
+    gpus
+        GPU nodes as the system numbers them: rank r runs on ``gpus[r]``.
+
+    Raises
+    ------
+    TopologyError
+        If a node or an edge lacks what is needed; says which.
+    """
+
+    def __init__(self, name: str, description: str, graph: nx.DiGraph, gpus: Iterable[str]):
+        self.name = name
+        self.description = description
+        self.graph = graph
+        self.gpus = tuple(gpus)
+        self._kinds: dict[str, str] = dict(graph.nodes(data="kind"))
+        self._units: dict[str, int | None] = dict(graph.nodes(data="unit"))
+        self._colours: dict[Any, int] = {}
+        self._parts: dict[Any, Routes] = {}
+        self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._check()
+
+    def _check(self) -> None:
+        if not self.gpus or len(set(self.gpus)) != len(self.gpus):
+            raise TopologyError(f"{self.name}: a fabric lists each of its GPUs once, and has at least one")
+        for gpu in self.gpus:
+            if self._kinds.get(gpu) != "gpu":
+                raise TopologyError(
+                    f"{self.name}: {gpu!r} is listed as a GPU, but the graph has no such GPU node"
+                )
+        for node, kind in self._kinds.items():
+            if kind not in KINDS:
+                raise TopologyError(
+                    f"{self.name}: node {node!r} has kind {kind!r}; choose one of {', '.join(KINDS)}"
+                )
+        for u, targets in self.graph.adj.items():
+            for v, link in targets.items():
+                if any(field not in link for field in _LINK_FIELDS):
+                    raise TopologyError(f"{self.name}: link {u!r} to {v!r} needs {', '.join(_LINK_FIELDS)}")
+                if not (link["bandwidth"] > 0 and link["latency"] >= 0):
+                    raise TopologyError(
+                        f"{self.name}: link {u!r} to {v!r} needs bandwidth > 0 and latency >= 0"
+                    )
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def __repr__(self) -> str:
+        return f"<Fabric {self.name}: {len(self.gpus)} GPUs>"
+
+    # -- which GPUs belong together
+
+    def gpu(self, rank: int) -> str:
+        """Return the node that ``rank`` runs on. Raises ``TopologyError`` if there is no such rank."""
+        if not 0 <= rank < len(self.gpus):
+            raise TopologyError(f"{self.name} has ranks 0 to {len(self.gpus) - 1}, not {rank}")
+        return self.gpus[rank]
+
+    def unit(self, gpu: str) -> int:
+        """Return the number of the server that a GPU sits in; 0 where the fabric is one server."""
+        return self._units.get(gpu) or 0
+
+    @cached_property
+    def _domains(self) -> dict[str, tuple[str, ...]]:
+        """Per node that has NVLink: all nodes that NVLink connects with it, in graph order."""
+        adj = self.graph.adj
+        domains: dict[str, tuple[str, ...]] = {}
+        for start in self._kinds:
+            if start in domains:
+                continue
+            seen, stack = {start: None}, [start]
+            while stack:
+                for v, link in adj[stack.pop()].items():
+                    if v not in seen and tier(link["kind"]) == "nvlink":
+                        seen[v] = None
+                        stack.append(v)
+            if len(seen) > 1:
+                domains.update(dict.fromkeys(seen, tuple(seen)))
+        return domains
+
+    def domain(self, gpu: str) -> frozenset[str]:
+        """Return the GPUs that NVLink alone connects with ``gpu``, itself included."""
+        nodes = self._domains.get(gpu, (gpu,))
+        return frozenset(n for n in nodes if self._kinds[n] == "gpu")
+
+    # -- routes
+
+    def _part(self, gpus: Sequence[str]) -> Routes:
+        """The nodes that routes among ``gpus`` can use: their NVLink domain, else their servers and the
+        network.
+
+        Nothing is lost: a route never leaves the domain that holds both ends, nor passes through a third
+        server, because that would cost more.
+        """
+        domain = self._domains.get(gpus[0], (gpus[0],))
+        members = set(domain)
+        if all(g in members for g in gpus):
+            return self._routes(("nvlink", domain[0]), domain, nvlink_only=True)
+        units = sorted({self.unit(g) for g in gpus})
+        nodes = [n for u in units for n in self._by_unit.get(u, ())] + self._by_unit.get(None, [])
+        return self._routes(tuple(units), nodes, nvlink_only=False)
+
+    @cached_property
+    def _by_unit(self) -> dict[int | None, list[str]]:
+        single = all(u is None for u in self._units.values())
+        groups: dict[int | None, list[str]] = {}
+        for node, unit in self._units.items():
+            groups.setdefault(0 if single else unit, []).append(node)
+        return groups
+
+    def _routes(self, key: Any, nodes: Sequence[str], *, nvlink_only: bool) -> Routes:
+        if key not in self._parts:
+            inside = {n: self._kinds[n] for n in nodes}
+            links: dict[str, dict[str, Mapping[str, Any]]] = {}
+            for u in inside:
+                targets = self.graph.adj[u]
+                # a leaf switch of a big machine has far more links than this part has nodes
+                near = targets if len(targets) <= len(inside) else [v for v in inside if v in targets]
+                links[u] = {
+                    v: targets[v]
+                    for v in near
+                    if v in inside and not (nvlink_only and tier(targets[v]["kind"]) != "nvlink")
+                }
+            self._parts[key] = Routes(inside, links)
+        return self._parts[key]
+
+    def routes(self, source: str, target: str) -> tuple[Route, ...]:
+        """Return all cheapest routes between two GPUs, in a fixed order, with the share of traffic of each.
+
+        Raises
+        ------
+        TopologyError
+            If nothing connects them.
+        """
+        part = self._part((source, target))
+        folded = part.between(part.index[source], part.index[target])
+        if not folded:
+            raise self._disconnected(source, target)
+        found: list[Route] = []
+        for nodes in folded:
+            partial = [Route((source,), 1.0 / len(folded))]
+            for node in nodes[1:]:
+                members = part.members[node]
+                width = [self._width(part.members, node, m) for m in members]
+                partial = [
+                    Route((*done, member), share * w / sum(width))
+                    for done, share in partial
+                    for member, w in zip(members, width, strict=True)
+                    if self.graph.has_edge(done[-1], member)
+                ]
+            found.extend(partial)
+        return tuple(sorted(found))
+
+    def _width(self, members: list[list[str]], node: int, member: str) -> float:
+        if len(members[node]) == 1:
+            return 1.0
+        return float(sum(link["bandwidth"] for link in self.graph.adj[member].values()))
+
+    def _disconnected(self, source: str, target: str) -> TopologyError:
+        return TopologyError(f"{self.name}: nothing connects {source!r} and {target!r}")
+
+    def load(
+        self, flows: Iterable[tuple[int, int, float]], ranks: Sequence[int]
+    ) -> tuple[Routes, list[float], float]:
+        """Put flows ``(rank, rank, bytes)`` among ``ranks`` on the links.
+
+        Returns the routes used, bytes per edge of theirs, and the longest network latency met in seconds.
+        Raises ``TopologyError`` if two of them are not connected.
+        """
+        part = self._part([self.gpu(r) for r in ranks])
+        node = {r: part.index[self.gpus[r]] for r in ranks}
+        try:
+            loads, latency = part.spread((node[a], node[b], size) for a, b, size in flows)
+        except LookupError as error:
+            source, target = (part.members[i][0] for i in error.args)
+            raise self._disconnected(source, target) from None
+        return part, loads, latency
+
+    def group_shape(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return how an ordered group of ranks sits on the fabric.
+
+        Two groups of one fabric with equal shapes have equal costs for every collective: see
+        ``Routes.signature``. The numbers mean nothing else.
+        """
+        key = tuple(ranks)
+        if key not in self._shapes:
+            part = self._part([self.gpu(r) for r in key])
+            nodes = [part.index[self.gpus[r]] for r in key]
+            self._shapes[key] = part.signature(nodes, self._colours)
+        return self._shapes[key]
+
+    # -- figures
+
+    def egress(self, gpu: str) -> float:
+        """Bytes/s out of a GPU over its fastest class of links: NVLink if it has any, else PCIe, else
+        network."""
+        by_tier: dict[str, float] = {}
+        for link in self.graph.adj[gpu].values():
+            by_tier[tier(link["kind"])] = by_tier.get(tier(link["kind"]), 0.0) + link["bandwidth"]
+        return next((by_tier[t] for t in ("nvlink", "pcie", "network") if t in by_tier), 0.0)
+
+    @cached_property
+    def diameter(self) -> int:
+        """Links on the longest of the cheapest routes between two GPUs: 1 in a mesh, 2 through one switch.
+
+        Units are alike, so routes are followed from the first unit only.
+        """
+        whole = self._routes("whole", list(self._kinds), nvlink_only=False)
+        first = self.unit(self.gpus[0])
+        sources = [whole.index[g] for g in self.gpus if self.unit(g) == first]
+        targets = [whole.index[g] for g in self.gpus]
+        return max((whole.links_between(s, targets) for s in sources), default=0)
+
+    @cached_property
+    def bisection_bandwidth(self) -> float:
+        """Bytes/s in one direction from the first half of the GPUs, by number, to the second (maximum
+        flow)."""
+        import networkx as nx
+
+        half = len(self.gpus) // 2
+        if not half:
+            return 0.0
+        network = nx.DiGraph()
+        for u, targets in self.graph.adj.items():
+            network.add_edges_from((u, v, {"capacity": link["bandwidth"]}) for v, link in targets.items())
+        network.add_edges_from((("source",), g) for g in self.gpus[:half])  # no capacity: unlimited
+        network.add_edges_from((g, ("sink",)) for g in self.gpus[half:])
+        return float(nx.maximum_flow_value(network, ("source",), ("sink",)))

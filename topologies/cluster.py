@@ -1,0 +1,125 @@
+"""Servers on a rail-aligned network: NIC i of every server on leaf switch i, all leaves on a spine.
+ The rule of NVIDIA's SuperPOD designs: a rail is one leaf hop from the other servers, other traffic crosses
+the spine, or reaches the right rail over NVLink inside the server first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from sim.errors import TopologyError
+from sim.fabric import Fabric
+from sim.hardware import Gpu
+from sim.topology import LINK_LATENCY, InnerTopology, Topology, connect, new_graph, pcie_kind
+from sim.units import Rate, Seconds
+
+NIC = 50e9
+"""400 Gb/s, as ConnectX-7 in DGX H100."""
+LATENCY = 2.7e-6
+"""Seconds from NIC to NIC over one leaf (NCCL src/graph/tuning.cc, ring over the network, LL protocol)."""
+
+
+def cluster(
+    gpu: Gpu,
+    inside: Fabric,
+    nodes: int,
+    *,
+    nics_per_node: int | None = None,
+    nic: float = NIC,
+    latency: float = LATENCY,
+    network: str = "ib",
+    oversubscription: float = 1.0,
+) -> Fabric:
+    """Build ``nodes`` copies of the server ``inside``, joined by NICs, one leaf switch per rail and a spine.
+
+    Parameters
+    ----------
+    nics_per_node
+        NICs of a server; its GPUs share them in order. Default: one per GPU.
+    nic
+        Bytes/s of a NIC, one direction.
+    latency
+        Seconds from NIC to NIC over one leaf.
+    oversubscription
+        Rate of a leaf's NICs over the rate of its uplink.
+
+    Raises
+    ------
+    TopologyError
+        If there are more NICs than GPUs in a server, or the server is a cluster itself.
+    """
+    nics = len(inside) if nics_per_node is None else nics_per_node
+    if nics > len(inside):
+        raise TopologyError(
+            f"cluster: {nics} NICs for {len(inside)} GPUs of a node; give at most one and a faster one"
+        )
+    if any(kind == "ib_switch" for _, kind in inside.graph.nodes(data="kind")):
+        raise TopologyError("cluster: a node cannot be a cluster itself; give the number of servers in nodes")
+    graph = new_graph()
+    for n in range(nodes):
+        _add_server(graph, gpu, inside, n, nics)
+    leaves = [f"leaf{r}" for r in range(nics)]
+    graph.add_nodes_from(leaves, kind="ib_switch")
+    for r, leaf in enumerate(leaves):
+        for n in range(nodes):
+            connect(graph, f"node{n}.nic{r}", leaf, network, nic, latency / 2)
+    if nics > 1:
+        graph.add_node("spine", kind="ib_switch")
+        for leaf in leaves:
+            connect(graph, leaf, "spine", network, nodes * nic / oversubscription, latency / 2)
+    ids = [f"node{n}.{g}" for n in range(nodes) for g in inside.gpus]
+    rate = f"{nic * 8 / 1e9:g} Gb/s"
+    return Fabric(
+        f"cluster-{nodes}x{inside.name}",
+        f"{nodes} nodes with {nics} × {rate}: {inside.description}",
+        graph,
+        ids,
+    )
+
+
+def _add_server(graph: Any, gpu: Gpu, inside: Fabric, n: int, nics: int) -> None:
+    """Copy the server into the graph as unit ``n`` and attach its NICs, next to their GPUs on PCIe."""
+    prefix = f"node{n}."
+    graph.add_nodes_from((prefix + v, {**data, "unit": n}) for v, data in inside.graph.nodes(data=True))
+    graph.add_edges_from((prefix + u, prefix + v, data) for u, v, data in inside.graph.edges(data=True))
+    graph.add_nodes_from((f"{prefix}nic{r}" for r in range(nics)), kind="nic", unit=n)
+    for i, g in enumerate(inside.gpus):
+        # behind the GPU's switch or root complex where the server has PCIe, else on a slot of the GPU's own
+        above = [v for v in inside.graph.adj[g] if inside.graph.nodes[v]["kind"] in ("pcie_switch", "cpu")]
+        nic = f"{prefix}nic{i * nics // len(inside)}"
+        for v in above or [g]:
+            connect(graph, prefix + v, nic, pcie_kind(gpu), gpu.pcie_bandwidth, LINK_LATENCY["pcie"] / 2)
+
+
+class Cluster(Topology):
+    """``{kind: cluster, nodes: 4, node: hgx-8, nic: 400 Gb/s}``, or ``cluster-4`` for 4 × ``hgx``."""
+
+    kind: ClassVar[str] = "cluster"
+    count_field: ClassVar[str | None] = "nodes"
+    nodes: int = Field(ge=1, le=100_000)
+    node: InnerTopology = Field(default="hgx", validate_default=True)
+    nics_per_node: int | None = Field(default=None, ge=1)
+    nic: Rate = NIC
+    latency: Seconds = LATENCY
+    network: Literal["ib", "ethernet"] = "ib"
+    oversubscription: float = Field(default=1.0, ge=1)
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of all nodes together."""
+        return self.nodes * self.node.gpu_count
+
+    def build(self, gpu: Gpu) -> Fabric:
+        """See ``cluster``."""
+        return cluster(
+            gpu,
+            self.node.build(gpu),
+            self.nodes,
+            nics_per_node=self.nics_per_node,
+            nic=self.nic,
+            latency=self.latency,
+            network=self.network,
+            oversubscription=self.oversubscription,
+        )
