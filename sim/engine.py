@@ -1,0 +1,181 @@
+"""The discrete-event engine: lanes run their instructions, collectives are rendezvous. The only user of SimPy.
+
+A lane is one rank (or one class of equal ranks) with an in-order compute stream and an in-order communication
+stream. Overlap, stragglers and waiting come out of the order of events; nothing here is a formula. Events are the
+cost: one per joined run of compute, two per collective, whatever the number of its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import simpy
+
+from sim.schedule import Issue, Rendezvous, Run, Track
+
+Spans = list[tuple[int, int, str, int, float, float]]
+
+
+class LaneState(NamedTuple):
+    """When a lane's streams are free and its carried values exist, in seconds."""
+
+    compute: float
+    communication: float
+    carried: tuple[float, ...]
+
+
+class Exposed(NamedTuple):
+    """How long a lane waited for one collective, and how much of that passed before everybody had come."""
+
+    waited: float
+    idle: float
+
+
+class Outcome(NamedTuple):
+    """What a run of instructions leads to."""
+
+    states: tuple[LaneState, ...]
+    exposed: tuple[dict[int, Exposed], ...]
+    """Per lane, by operation of the segment (summed over the segments of the run)."""
+    events: int
+
+
+class _Meeting:
+    """One collective under way."""
+
+    __slots__ = ("done", "finished", "missing", "seconds", "started")
+
+    def __init__(self, env: simpy.Environment, members: int):
+        self.done = env.event()
+        self.missing = members
+        self.seconds = 0.0
+        self.started = 0.0
+        self.finished = 0.0
+
+
+class _Hub:
+    """Where the members of a collective meet."""
+
+    def __init__(self, env: simpy.Environment):
+        self.env = env
+        self.meetings: dict[tuple[int, tuple[int, tuple[int, ...]]], _Meeting] = {}
+        self.events = 0
+
+    def arrive(self, block: int, view: Rendezvous, before: _Meeting | None) -> _Meeting:
+        """A lane issues a collective that may start once its previous one is done."""
+        key = (block, view.key)
+        meeting = self.meetings.get(key)
+        if meeting is None:
+            meeting = self.meetings[key] = _Meeting(self.env, view.members)
+        if view.seconds > meeting.seconds:
+            meeting.seconds = view.seconds
+        if before is None or before.done.processed:
+            self._come(meeting)
+        else:
+            callbacks = before.done.callbacks
+            assert callbacks is not None
+            callbacks.append(lambda _: self._come(meeting))
+        return meeting
+
+    def _come(self, meeting: _Meeting) -> None:
+        meeting.missing -= 1
+        if not meeting.missing:
+            meeting.started = self.env.now
+            self.events += 2
+            timeout = self.env.timeout(meeting.seconds)
+            assert timeout.callbacks is not None
+            timeout.callbacks.append(lambda _: self._finish(meeting))
+
+    def _finish(self, meeting: _Meeting) -> None:
+        meeting.finished = self.env.now
+        meeting.done.succeed()
+
+
+class _Lane:
+    """One lane's process and what it leaves behind."""
+
+    def __init__(self, hub: _Hub, number: int, blocks: Sequence[Track], start: LaneState, spans: Spans | None):
+        self.hub, self.number, self.blocks, self.start, self.spans = hub, number, blocks, start, spans
+        self.exposed: dict[int, Exposed] = {}
+        self.finished = 0.0
+        self.last: _Meeting | None = None
+        self.carried: list[_Meeting | None] = []
+        self.process = hub.env.process(self._run())
+
+    def _ready_at(self, time: float) -> _Meeting | None:
+        """A collective of an earlier run that is done at ``time``."""
+        env = self.hub.env
+        if time <= env.now:
+            return None
+        meeting = _Meeting(env, 0)
+        meeting.started, meeting.finished = env.now, time
+        timeout = env.timeout(time - env.now)
+        assert timeout.callbacks is not None
+        timeout.callbacks.append(lambda _: meeting.done.succeed())
+        self.hub.events += 2
+        return meeting
+
+    def _run(self) -> Generator[simpy.Event, None, None]:
+        hub, env, spans = self.hub, self.hub.env, self.spans
+        self.last = self._ready_at(self.start.communication)
+        self.carried = [
+            self.last if time == self.start.communication else self._ready_at(time) for time in self.start.carried
+        ]
+        if self.start.compute > 0:
+            hub.events += 1
+            yield env.timeout(self.start.compute)
+        for number, block in enumerate(self.blocks):
+            issued: dict[int, _Meeting | None] = {}
+            for instruction in block.instructions:
+                if isinstance(instruction, Run):
+                    hub.events += 1
+                    begin = env.now
+                    yield env.timeout(instruction.seconds)
+                    if spans is not None:
+                        for op in instruction.ops:
+                            spans.append((self.number, number, "compute", op, begin, env.now))
+                elif isinstance(instruction, Issue):
+                    slot = instruction.slot
+                    self.last = issued[slot] = hub.arrive(number, block.meetings[slot], self.last)
+                else:
+                    slot = instruction.slot
+                    meeting = issued[slot] if slot >= 0 else self.carried[-1 - slot]
+                    if meeting is not None and not meeting.done.processed:
+                        begin = env.now
+                        yield meeting.done
+                        waited = env.now - begin
+                        before = self.exposed.get(slot, Exposed(0.0, 0.0))
+                        idle = min(waited, max(0.0, meeting.started - begin))
+                        self.exposed[slot] = Exposed(before.waited + waited, before.idle + idle)
+            self.carried = [
+                None if e is None else (issued[e] if e >= 0 else self.carried[-1 - e]) for e in block.exits
+            ]
+        self.finished = env.now
+
+    def state(self) -> LaneState:
+        """When everything of this lane is done; its own instructions may end before its last collective."""
+        last = self.last.finished if self.last else 0.0
+        carried = tuple(max(m.finished, 0.0) if m else self.finished for m in self.carried)
+        return LaneState(self.finished, last, carried)
+
+
+def run(lanes: Sequence[Sequence[Track]], starts: Sequence[LaneState], spans: Spans | None = None) -> Outcome:
+    """Run every lane's blocks, one after the other, from the given states.
+
+    Parameters
+    ----------
+    lanes
+        Per lane the tracks to run in order. All lanes have the same number.
+    starts
+        Per lane when its streams are free.
+    spans
+        If given, (lane, block, stream, operation, begin, end) of every run of compute is appended.
+    """
+    env = simpy.Environment()
+    hub = _Hub(env)
+    running = [
+        _Lane(hub, i, blocks, start, spans) for i, (blocks, start) in enumerate(zip(lanes, starts, strict=True))
+    ]
+    env.run()
+    return Outcome(tuple(r.state() for r in running), tuple(r.exposed for r in running), hub.events)

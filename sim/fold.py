@@ -1,0 +1,144 @@
+"""Classes of equal ranks: one representative runs for all of them.
+
+Two ranks are equal when every figure that any operation asks for is the same on both, the same operations run on
+both, and their groups, over every set of axes that the program communicates on, sit alike on the fabric and meet the
+same classes. The last condition is refined until nothing changes (colour refinement), so folding is exact; a
+layout whose ranks all differ is simply not folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple
+
+from sim.cut import Cut
+from sim.lane import Lane
+from sim.program import CommunicationOp, Program, Value
+
+Shape = Callable[[tuple[int, ...]], Hashable]
+
+
+class Classes(NamedTuple):
+    """``of[rank]`` is the class of a rank; ``members[class]`` its ranks, the first one stands for all."""
+
+    of: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+
+    @property
+    def representatives(self) -> tuple[int, ...]:
+        """One rank per class."""
+        return tuple(m[0] for m in self.members)
+
+
+def unfolded(size: int) -> Classes:
+    """Every rank its own class."""
+    return Classes(tuple(range(size)), tuple((r,) for r in range(size)))
+
+
+class Questions(NamedTuple):
+    """What the operations of a program ask of a rank, apart from its number."""
+
+    rows: tuple[Value, ...]
+    dims: tuple[tuple[int, tuple[str, ...]], ...]
+    attentions: tuple[object, ...]
+    chunks: tuple[object, ...]
+    only: tuple[tuple[str, int], ...]
+    groups: tuple[tuple[str, ...], ...]
+
+
+def questions(program: Program) -> Questions:
+    """Collect them from every value and operation."""
+    rows: dict[tuple[object, ...], Value] = {}
+    dims: dict[tuple[int, tuple[str, ...]], None] = {}
+    only: dict[tuple[str, int], None] = {}
+    groups: dict[tuple[str, ...], None] = {}
+    chunks: dict[object, None] = {}
+    for segment in program.segments:
+        for op in segment.ops:
+            for value in (*op.inputs, *op.outputs):
+                rows.setdefault((value.tokens, value.chunk, value.per_sequence), value)
+                chunks.setdefault(value.chunk)
+                dims.update(dict.fromkeys((d.size, d.axes) for d in value.dims if d.axes))
+            only.update(dict.fromkeys(op.only))
+            if isinstance(op, CommunicationOp):
+                groups.setdefault(op.axes)
+    attentions = tuple({layer.attention: None for layer in program.layers if layer.attention})
+    return Questions(tuple(rows.values()), tuple(dims), attentions, tuple(chunks), tuple(only), tuple(groups))
+
+
+def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Shape) -> Classes:
+    """Classes of the ranks of one stage.
+
+    Parameters
+    ----------
+    asked
+        What the program asks.
+    lane
+        The figures of a rank.
+    shape
+        How a group of ranks sits on the fabric; equal shapes cost the same.
+    """
+    mesh = cut.mesh
+    size = mesh.size
+    columns: list[list[Hashable]] = []
+
+    def column(axes: Iterable[str], answer: Callable[[Lane], Hashable]) -> None:
+        axes = tuple(dict.fromkeys(axes))
+        if not axes:
+            return
+        table: dict[int, Hashable] = {}
+        index = [mesh.index(rank, axes) for rank in range(size)]
+        for rank in range(size):
+            if index[rank] not in table:
+                table[index[rank]] = answer(lane(rank))
+        if len(set(table.values())) > 1:
+            columns.append([table[i] for i in index])
+
+    split = cut.trim(cut.sequences)
+    holders = split + cut.trim(cut.kv_tokens)
+    windows = tuple(dict.fromkeys(getattr(a, "window") for a in asked.attentions))  # noqa: B009
+    column(
+        holders,
+        lambda k: tuple((k.kv_tokens(w, c), k.appended(c), k.sequences(c)) for w in windows for c in asked.chunks)
+        if k.phase == "decode"
+        else k.sequences(),
+    )
+    for value in asked.rows:
+        column(split + value.tokens, lambda k, v=value: k.rows(v))  # type: ignore[misc]
+    for length, axes in asked.dims:
+        if length % mesh.count(axes):
+            column(axes, lambda k, d=(length, axes): k.cut.range(_dim(*d), k.rank)[1])  # type: ignore[misc]
+    for attention in asked.attentions:
+        column(cut.axes("attention_heads"), lambda k, a=attention: k.kv_heads(a))  # type: ignore[misc]
+    for axis, at in asked.only:
+        columns.append([mesh.coordinate(rank, axis) == at for rank in range(size)])
+    for axes in asked.groups:
+        shapes = {g: shape(g) for g in {mesh.group(rank, axes) for rank in range(size)}}
+        if len(set(shapes.values())) > 1:
+            columns.append([shapes[mesh.group(rank, axes)] for rank in range(size)])
+    if not columns:
+        return Classes((0,) * size, (tuple(range(size)),))
+    return _refine(list(zip(*columns, strict=True)), [[mesh.group(r, g) for r in range(size)] for g in asked.groups])
+
+
+def _dim(size: int, axes: tuple[str, ...]):  # type: ignore[no-untyped-def]
+    from sim.cut import Dim
+
+    return Dim("", size, axes)
+
+
+def _refine(signatures: list[Hashable], groups: list[list[tuple[int, ...]]]) -> Classes:
+    """Split classes until the members of a class meet the same classes in every group."""
+    while True:
+        number: dict[Hashable, int] = {}
+        of = [number.setdefault(s, len(number)) for s in signatures]
+        met = [
+            (of[r], *(tuple(sorted({of[m] for m in group[r]})) for group in groups)) for r in range(len(signatures))
+        ]
+        if len(set(met)) == len(number):
+            break
+        signatures = list(met)
+    members: list[list[int]] = [[] for _ in number]
+    for rank, which in enumerate(of):
+        members[which].append(rank)
+    return Classes(tuple(of), tuple(map(tuple, members)))
