@@ -66,8 +66,8 @@ MARKETING = {
     "minimax-m2.7": 229,
     "step-3.7-flash": 196,
 }
-# 2 bytes x layers x cached heads x (K + V). A table with one geometry for all layers says 245,760 for Gemma-4,
-# whose five global layers have 2 heads of 512 instead of 8 of 256 (one projection for K and V, but both cached:
+# 2 bytes x layers x cached heads x (K + V). One geometry for all layers would give 245,760 for Gemma-4, whose
+# five global layers have 2 heads of 512 instead of 8 of 256 (one projection for K and V, but both are cached:
 # only K is rotated). MiMo-V2 has 9 layers of 4 heads and 39 of 8.
 KV_BYTES_PER_TOKEN = {
     "deepseek-r1": 70_272,
