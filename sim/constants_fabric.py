@@ -60,15 +60,13 @@ class FabricConstants(Noun):
     def link_efficiency(self, link_kind: str, kind: str) -> float:
         """Fraction of the data-sheet rate that collective ``kind`` reaches on a link of ``link_kind``.
 
-        ``nvlink4-bridge`` falls back to ``nvlink4``, ``pcie5`` to ``pcie``, an unknown kind to ``other``.
+        ``nvlink4-bridge`` falls back to ``nvlink4``, ``pcie5-nic`` to ``pcie-nic``, ``pcie5`` to ``pcie``, an
+        unknown kind to ``other``.
         """
-        family = link_kind.split("-")[0]
-        by_kind = (
-            self.efficiency.get(link_kind)
-            or self.efficiency.get(family)
-            or self.efficiency.get(family.rstrip("0123456789"))
-            or self.efficiency["other"]
-        )
+        family, dash, variant = link_kind.partition("-")
+        plain = family.rstrip("0123456789")
+        names = (link_kind, plain + dash + variant, family, plain, "other")
+        by_kind = next(self.efficiency[name] for name in names if name in self.efficiency)
         entry = by_kind.get(kind) or by_kind.get(self.same_as.get(kind, kind)) or by_kind["default"]
         return entry.fraction
 

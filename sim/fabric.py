@@ -56,6 +56,7 @@ class Fabric:
         self.gpus = tuple(gpus)
         self._kinds: dict[str, str] = dict(graph.nodes(data="kind"))
         self._units: dict[str, int | None] = dict(graph.nodes(data="unit"))
+        self._domains: dict[str, tuple[str, ...]] = {}
         self._colours: dict[Any, int] = {}
         self._parts: dict[Any, Routes] = {}
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -101,28 +102,22 @@ class Fabric:
         """Return the number of the server that a GPU sits in; 0 where the fabric is one server."""
         return self._units.get(gpu) or 0
 
-    @cached_property
-    def _domains(self) -> dict[str, tuple[str, ...]]:
-        """Per node that has NVLink: all nodes that NVLink connects with it, in graph order."""
-        adj = self.graph.adj
-        domains: dict[str, tuple[str, ...]] = {}
-        for start in self._kinds:
-            if start in domains:
-                continue
+    def _nvlink_nodes(self, start: str) -> tuple[str, ...]:
+        """All nodes that NVLink alone connects with ``start``, itself first."""
+        if start not in self._domains:
+            adj = self.graph.adj
             seen, stack = {start: None}, [start]
             while stack:
                 for v, link in adj[stack.pop()].items():
                     if v not in seen and tier(link["kind"]) == "nvlink":
                         seen[v] = None
                         stack.append(v)
-            if len(seen) > 1:
-                domains.update(dict.fromkeys(seen, tuple(seen)))
-        return domains
+            self._domains.update(dict.fromkeys(seen, tuple(seen)))
+        return self._domains[start]
 
     def domain(self, gpu: str) -> frozenset[str]:
         """Return the GPUs that NVLink alone connects with ``gpu``, itself included."""
-        nodes = self._domains.get(gpu, (gpu,))
-        return frozenset(n for n in nodes if self._kinds[n] == "gpu")
+        return frozenset(n for n in self._nvlink_nodes(gpu) if self._kinds[n] == "gpu")
 
     # -- routes
 
@@ -133,7 +128,7 @@ class Fabric:
         Nothing is lost: a route never leaves the domain that holds both ends, nor passes through a third
         server, because that would cost more.
         """
-        domain = self._domains.get(gpus[0], (gpus[0],))
+        domain = self._nvlink_nodes(gpus[0])
         members = set(domain)
         if all(g in members for g in gpus):
             return self._routes(("nvlink", domain[0]), domain, nvlink_only=True)
@@ -196,6 +191,16 @@ class Fabric:
         if len(members[node]) == 1:
             return 1.0
         return float(sum(link["bandwidth"] for link in self.graph.adj[member].values()))
+
+    def direct_links(self, ranks: Sequence[int]) -> dict[tuple[int, int], float]:
+        """Return bytes/s of the NVLink links that join two of ``ranks`` without a switch between."""
+        rank = {self.gpu(r): r for r in ranks}
+        return {
+            (r, rank[v]): link["bandwidth"]
+            for g, r in rank.items()
+            for v, link in self.graph.adj[g].items()
+            if v in rank and tier(link["kind"]) == "nvlink"
+        }
 
     def _disconnected(self, source: str, target: str) -> TopologyError:
         return TopologyError(f"{self.name}: nothing connects {source!r} and {target!r}")

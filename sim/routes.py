@@ -38,6 +38,7 @@ class _Tree(NamedTuple):
     """All cheapest routes from one node: nodes by distance, how each is reached, in how many ways."""
 
     order: list[int]
+    reached: set[int]
     parents: list[list[tuple[int, int]]]  # per node: (parent, edge)
     ways: list[int]
     latency: list[float]  # seconds over network links on the slowest of the cheapest routes
@@ -82,8 +83,10 @@ class Routes:
             self.shares.append([(u, v, link["bandwidth"] / total) for u, v, link in real])
         self._trees: dict[int, _Tree] = {}
 
-    def _tree(self, source: int) -> _Tree:
-        if tree := self._trees.get(source):
+    def _tree(self, source: int, targets: Iterable[int]) -> _Tree:
+        """Search from ``source`` until all ``targets`` are reached; a tree that has them is used again."""
+        missing = set(targets)
+        if (tree := self._trees.get(source)) and missing <= tree.reached:
             return tree
         size = len(self.kinds)
         far = 10**18
@@ -102,6 +105,9 @@ class Routes:
                 continue
             done[u] = True
             order.append(u)
+            missing.discard(u)
+            if not missing:
+                break
             for v, cost, e in out[u]:
                 reach = near + cost
                 if reach < distance[v]:
@@ -115,7 +121,7 @@ class Routes:
                     parents[v].append((u, e))
                     if cost == _NETWORK_HOP:
                         latency[v] = max(latency[v], latency[u] + edges[e].latency)
-        tree = self._trees[source] = _Tree(order, parents, ways, latency)
+        tree = self._trees[source] = _Tree(order, set(order), parents, ways, latency)
         return tree
 
     def spread(self, flows: Iterable[tuple[int, int, float]]) -> tuple[list[float], float]:
@@ -136,10 +142,10 @@ class Routes:
                 wanted = by_source.setdefault(source, {})
                 wanted[target] = wanted.get(target, 0.0) + size
         for source, wanted in by_source.items():
-            order, parents, ways, latency = self._tree(source)
+            order, reached, parents, ways, latency = self._tree(source, wanted)
             arriving = [0.0] * len(ways)
             for target, size in wanted.items():
-                if not ways[target]:
+                if target not in reached:
                     raise LookupError(source, target)
                 arriving[target] = size
                 slowest = max(slowest, latency[target])
@@ -162,9 +168,9 @@ class Routes:
 
     def between(self, source: int, target: int) -> list[tuple[int, ...]]:
         """Return the cheapest routes as node sequences, in a fixed order; empty if there is none."""
-        tree = self._tree(source)
+        tree = self._tree(source, [target])
         found: list[tuple[int, ...]] = []
-        stack: list[tuple[int, ...]] = [(target,)] if tree.ways[target] else []
+        stack: list[tuple[int, ...]] = [(target,)] if target in tree.reached else []
         while stack:
             route = stack.pop()
             if route[0] == source:
@@ -175,7 +181,8 @@ class Routes:
 
     def links_between(self, source: int, targets: Iterable[int]) -> int:
         """Return how many links the longest of the cheapest routes to any of ``targets`` has."""
-        tree = self._tree(source)
+        targets = list(targets)
+        tree = self._tree(source, targets)
         depth = [0] * len(tree.ways)
         for v in tree.order:
             depth[v] = max((depth[u] + 1 for u, _ in tree.parents[v]), default=0)
@@ -226,8 +233,8 @@ def _alike(nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[st
     return fold
 
 
-def _neighbourhood(links: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
+def _neighbourhood(links: Mapping[str, Mapping[str, Any]]) -> frozenset[Any]:
     widest = max((link["bandwidth"] for link in links.values()), default=1.0)
-    return tuple(
-        sorted((n, link["kind"], link["latency"], link["bandwidth"] / widest) for n, link in links.items())
+    return frozenset(
+        (n, link["kind"], link["latency"], link["bandwidth"] / widest) for n, link in links.items()
     )

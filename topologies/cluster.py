@@ -90,7 +90,9 @@ def _add_server(graph: Any, gpu: Gpu, inside: Fabric, n: int, nics: int) -> None
         above = [v for v in inside.graph.adj[g] if inside.graph.nodes[v]["kind"] in ("pcie_switch", "cpu")]
         nic = f"{prefix}nic{i * nics // len(inside)}"
         for v in above or [g]:
-            connect(graph, prefix + v, nic, pcie_kind(gpu), gpu.pcie_bandwidth, LINK_LATENCY["pcie"] / 2)
+            connect(
+                graph, prefix + v, nic, f"{pcie_kind(gpu)}-nic", gpu.pcie_bandwidth, LINK_LATENCY["pcie"] / 2
+            )
 
 
 class Cluster(Topology):
