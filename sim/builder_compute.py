@@ -47,8 +47,7 @@ class ComputeBuilder:
         self.mesh = cut.mesh
         self.ops: list[Op] = []
         self._section = ""
-        shapes = model.outer_tensors() if layer is None else layer.tensors(model.hidden)
-        self.tensors = {t.name: t for t in shapes}
+        self.tensors = {t.name: t for t in model.tensors(layer)}
 
     # -- bookkeeping -------------------------------------------------------------------------------------
 
@@ -179,7 +178,7 @@ class ComputeBuilder:
         for weight in weights:
             tensor = self.tensors[weight]
             self._held(name, tensor, x)
-            dims = [self.cut.dim(role, size) for role, size in tensor.dims]
+            dims = [self.cut.dim(role, size, attention) for role, size in tensor.dims]
             if dims[-1].role == x.dims[0].role:
                 dims.reverse()  # embedding tables list the vocabulary first
             taken, out = dims[: len(x.dims)], dims[len(x.dims) :]
@@ -192,7 +191,7 @@ class ComputeBuilder:
             shapes.append(tensor)
         if len({y.partial for y in made}) > 1:
             raise self.fail(name, "the weights are not cut alike")
-        self.ops.append(compute.Project(self.named(name), (x,), tuple(made), tuple(shapes), attention))
+        self.ops.append(compute.Project(self.named(name), (x,), tuple(made), tuple(shapes)))
         return made
 
     def per_head(self, x: Value, weight: str, out: int, name: str) -> Value:

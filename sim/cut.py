@@ -18,11 +18,15 @@ EVERYWHERE: Only = ()
 
 
 class Dim(NamedTuple):
-    """One feature dimension: its role, global size, and the axes it is split over (outermost first)."""
+    """One feature dimension: its role, global size, and the axes it is split over (outermost first).
+
+    ``serves`` marks KV heads: that many query heads each; a rank has those that its query heads need.
+    """
 
     role: str
     size: int
     axes: tuple[str, ...] = ()
+    serves: int = 0
 
 
 def block(size: int, index: int, of: int) -> tuple[int, int]:
@@ -61,25 +65,28 @@ class Cut:
         """Axes without those of size 1."""
         return tuple(a for a in axes if self.mesh.axes[a].size > 1)
 
-    def dim(self, role: str, size: int) -> Dim:
-        """The dimension as this cut splits it."""
+    def dim(self, role: str, size: int, attention: Attention | None = None) -> Dim:
+        """The dimension as this cut splits it; KV heads need the attention they belong to."""
         if role == "experts":
             size += self.redundant_experts
+        if role == "kv_heads" and attention is not None:
+            return Dim(role, size, self.axes(role), attention.query_heads // size)
         return Dim(role, size, self.axes(role))
 
     def range(self, dim: Dim, rank: int) -> tuple[int, int]:
         """Start and length of the global indices of ``dim`` that ``rank`` holds."""
         if not dim.axes:
             return 0, dim.size
-        return block(dim.size, self.mesh.index(rank, dim.axes), self.mesh.count(dim.axes))
+        index, of = self.mesh.index(rank, dim.axes), self.mesh.count(dim.axes)
+        if not dim.serves:
+            return block(dim.size, index, of)
+        start, count = block(dim.size * dim.serves, index, of)
+        first = start // dim.serves
+        return first, (start + count - 1) // dim.serves + 1 - first if count else 0
 
     def kv_heads(self, attention: Attention, rank: int) -> tuple[int, int]:
         """Start and length of the KV heads that serve the query heads of ``rank``."""
-        heads = Dim("attention_heads", attention.query_heads, self.axes("attention_heads"))
-        start, count = self.range(heads, rank)
-        group = attention.query_heads // attention.cached_heads
-        first = start // group
-        return first, (start + count - 1) // group + 1 - first if count else 0
+        return self.range(self.dim("kv_heads", attention.cached_heads, attention), rank)
 
     def local(self, tensor: TensorShape, attention: Attention | None, rank: int) -> int:
         """Elements of ``tensor`` that ``rank`` holds."""
@@ -87,8 +94,5 @@ class Cut:
             return 0
         elements = 1
         for role, size in tensor.dims:
-            if role == "kv_heads" and attention is not None:
-                elements *= self.kv_heads(attention, rank)[1]
-            else:
-                elements *= self.range(self.dim(role, size), rank)[1]
+            elements *= self.range(self.dim(role, size, attention), rank)[1]
         return elements

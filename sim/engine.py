@@ -36,8 +36,8 @@ class Outcome(NamedTuple):
     """What a run of instructions leads to."""
 
     states: tuple[LaneState, ...]
-    exposed: tuple[dict[int, Exposed], ...]
-    """Per lane, by operation of the segment (summed over the segments of the run)."""
+    exposed: tuple[dict[tuple[int, int], Exposed], ...]
+    """Per lane, by (block, slot) of the collective that was waited for."""
     events: int
 
 
@@ -97,7 +97,7 @@ class _Lane:
 
     def __init__(self, hub: _Hub, number: int, blocks: Sequence[Track], start: LaneState, spans: Spans | None):
         self.hub, self.number, self.blocks, self.start, self.spans = hub, number, blocks, start, spans
-        self.exposed: dict[int, Exposed] = {}
+        self.exposed: dict[tuple[int, int], Exposed] = {}
         self.finished = 0.0
         self.last: _Meeting | None = None
         self.carried: list[_Meeting | None] = []
@@ -145,9 +145,8 @@ class _Lane:
                         begin = env.now
                         yield meeting.done
                         waited = env.now - begin
-                        before = self.exposed.get(slot, Exposed(0.0, 0.0))
                         idle = min(waited, max(0.0, meeting.started - begin))
-                        self.exposed[slot] = Exposed(before.waited + waited, before.idle + idle)
+                        self.exposed[number, slot] = Exposed(waited, idle)
             self.carried = [
                 None if e is None else (issued[e] if e >= 0 else self.carried[-1 - e]) for e in block.exits
             ]

@@ -54,6 +54,9 @@ class Fabric:
         self.description = description
         self.graph = graph
         self.gpus = tuple(gpus)
+        self._links: dict[str, dict[str, Mapping[str, Any]]] = {
+            u: dict(near) for u, near in graph.adjacency()
+        }
         self._kinds: dict[str, str] = dict(graph.nodes(data="kind"))
         self._units: dict[str, int | None] = dict(graph.nodes(data="unit"))
         self._domains: dict[str, tuple[str, ...]] = {}
@@ -75,14 +78,11 @@ class Fabric:
                 raise TopologyError(
                     f"{self.name}: node {node!r} has kind {kind!r}; choose one of {', '.join(KINDS)}"
                 )
-        for u, targets in self.graph.adj.items():
-            for v, link in targets.items():
-                if any(field not in link for field in _LINK_FIELDS):
-                    raise TopologyError(f"{self.name}: link {u!r} to {v!r} needs {', '.join(_LINK_FIELDS)}")
-                if not (link["bandwidth"] > 0 and link["latency"] >= 0):
-                    raise TopologyError(
-                        f"{self.name}: link {u!r} to {v!r} needs bandwidth > 0 and latency >= 0"
-                    )
+        for u, v, link in self.graph.edges(data=True):
+            if not all(field in link for field in _LINK_FIELDS):
+                raise TopologyError(f"{self.name}: link {u!r} to {v!r} needs {', '.join(_LINK_FIELDS)}")
+            if not (link["bandwidth"] > 0 and link["latency"] >= 0):
+                raise TopologyError(f"{self.name}: link {u!r} to {v!r} needs bandwidth > 0 and latency >= 0")
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -105,7 +105,7 @@ class Fabric:
     def _nvlink_nodes(self, start: str) -> tuple[str, ...]:
         """All nodes that NVLink alone connects with ``start``, itself first."""
         if start not in self._domains:
-            adj = self.graph.adj
+            adj = self._links
             seen, stack = {start: None}, [start]
             while stack:
                 for v, link in adj[stack.pop()].items():
@@ -149,14 +149,12 @@ class Fabric:
             inside = {n: self._kinds[n] for n in nodes}
             links: dict[str, dict[str, Mapping[str, Any]]] = {}
             for u in inside:
-                targets = self.graph.adj[u]
+                targets = self._links[u]
                 # a leaf switch of a big machine has far more links than this part has nodes
                 near = targets if len(targets) <= len(inside) else [v for v in inside if v in targets]
-                links[u] = {
-                    v: targets[v]
-                    for v in near
-                    if v in inside and not (nvlink_only and tier(targets[v]["kind"]) != "nvlink")
-                }
+                links[u] = {v: targets[v] for v in near if v in inside}
+                if nvlink_only:
+                    links[u] = {v: x for v, x in links[u].items() if tier(x["kind"]) == "nvlink"}
             self._parts[key] = Routes(inside, links)
         return self._parts[key]
 
@@ -182,7 +180,7 @@ class Fabric:
                     Route((*done, member), share * w / sum(width))
                     for done, share in partial
                     for member, w in zip(members, width, strict=True)
-                    if self.graph.has_edge(done[-1], member)
+                    if member in self._links[done[-1]]
                 ]
             found.extend(partial)
         return tuple(sorted(found))
@@ -190,7 +188,7 @@ class Fabric:
     def _width(self, members: list[list[str]], node: int, member: str) -> float:
         if len(members[node]) == 1:
             return 1.0
-        return float(sum(link["bandwidth"] for link in self.graph.adj[member].values()))
+        return float(sum(link["bandwidth"] for link in self._links[member].values()))
 
     def direct_links(self, ranks: Sequence[int]) -> dict[tuple[int, int], float]:
         """Return bytes/s of the NVLink links that join two of ``ranks`` without a switch between."""
@@ -198,7 +196,7 @@ class Fabric:
         return {
             (r, rank[v]): link["bandwidth"]
             for g, r in rank.items()
-            for v, link in self.graph.adj[g].items()
+            for v, link in self._links[g].items()
             if v in rank and tier(link["kind"]) == "nvlink"
         }
 
@@ -241,7 +239,7 @@ class Fabric:
         """Bytes/s out of a GPU over its fastest class of links: NVLink if it has any, else PCIe, else
         network."""
         by_tier: dict[str, float] = {}
-        for link in self.graph.adj[gpu].values():
+        for link in self._links[gpu].values():
             by_tier[tier(link["kind"])] = by_tier.get(tier(link["kind"]), 0.0) + link["bandwidth"]
         return next((by_tier[t] for t in ("nvlink", "pcie", "network") if t in by_tier), 0.0)
 
@@ -267,7 +265,7 @@ class Fabric:
         if not half:
             return 0.0
         network = nx.DiGraph()
-        for u, targets in self.graph.adj.items():
+        for u, targets in self._links.items():
             network.add_edges_from((u, v, {"capacity": link["bandwidth"]}) for v, link in targets.items())
         network.add_edges_from((("source",), g) for g in self.gpus[:half])  # no capacity: unlimited
         network.add_edges_from((g, ("sink",)) for g in self.gpus[half:])

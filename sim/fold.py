@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
-from sim.cut import Cut
+from sim.cut import Cut, Dim
 from sim.lane import Lane
 from sim.program import CommunicationOp, Program, Value
 
@@ -39,7 +39,7 @@ class Questions(NamedTuple):
     """What the operations of a program ask of a rank, apart from its number."""
 
     rows: tuple[Value, ...]
-    dims: tuple[tuple[int, tuple[str, ...]], ...]
+    dims: tuple[Dim, ...]
     attentions: tuple[object, ...]
     chunks: tuple[object, ...]
     only: tuple[tuple[str, int], ...]
@@ -49,7 +49,7 @@ class Questions(NamedTuple):
 def questions(program: Program) -> Questions:
     """Collect them from every value and operation."""
     rows: dict[tuple[object, ...], Value] = {}
-    dims: dict[tuple[int, tuple[str, ...]], None] = {}
+    dims: dict[Dim, None] = {}
     only: dict[tuple[str, int], None] = {}
     groups: dict[tuple[str, ...], None] = {}
     chunks: dict[object, None] = {}
@@ -58,7 +58,7 @@ def questions(program: Program) -> Questions:
             for value in (*op.inputs, *op.outputs):
                 rows.setdefault((value.tokens, value.chunk, value.per_sequence), value)
                 chunks.setdefault(value.chunk)
-                dims.update(dict.fromkeys((d.size, d.axes) for d in value.dims if d.axes))
+                dims.update(dict.fromkeys(d._replace(role="") for d in value.dims if d.axes))
             only.update(dict.fromkeys(op.only))
             if isinstance(op, CommunicationOp):
                 groups.setdefault(op.axes)
@@ -105,9 +105,9 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
     )
     for value in asked.rows:
         column(split + value.tokens, lambda k, v=value: k.rows(v))  # type: ignore[misc]
-    for length, axes in asked.dims:
-        if length % mesh.count(axes):
-            column(axes, lambda k, d=(length, axes): k.cut.range(_dim(*d), k.rank)[1])  # type: ignore[misc]
+    for dim in asked.dims:
+        if dim.serves or dim.size % mesh.count(dim.axes):
+            column(dim.axes, lambda k, d=dim: k.size(d))  # type: ignore[misc]
     for attention in asked.attentions:
         column(cut.axes("attention_heads"), lambda k, a=attention: k.kv_heads(a))  # type: ignore[misc]
     for axis, at in asked.only:
@@ -119,12 +119,6 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
     if not columns:
         return Classes((0,) * size, (tuple(range(size)),))
     return _refine(list(zip(*columns, strict=True)), [[mesh.group(r, g) for r in range(size)] for g in asked.groups])
-
-
-def _dim(size: int, axes: tuple[str, ...]):  # type: ignore[no-untyped-def]
-    from sim.cut import Dim
-
-    return Dim("", size, axes)
 
 
 def _refine(signatures: list[Hashable], groups: list[list[tuple[int, ...]]]) -> Classes:

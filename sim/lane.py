@@ -49,7 +49,9 @@ class Lane:
 
     def size(self, dim: Dim) -> int:
         """Local length of a feature dimension."""
-        key = (dim.size, dim.axes)
+        if not dim.axes:
+            return dim.size
+        key = dim[1:]
         if key not in self._kept:
             self._kept[key] = self.cut.range(dim, self.rank)[1]
         found: int = self._kept[key]

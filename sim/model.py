@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -300,7 +301,7 @@ class Model(Noun):
             raise ValueError(f"{total:,} layers are more than {MOST_LAYERS:,}")
         return self
 
-    @property
+    @cached_property
     def runs(self) -> tuple[tuple[int, Layer], ...]:
         """(count, layer) of equal layers in a row, from first to last; equal neighbours are joined."""
         joined: list[tuple[int, Layer]] = []
@@ -311,7 +312,7 @@ class Model(Noun):
                 joined.append((run.count, run.layer))
         return tuple(joined)
 
-    @property
+    @cached_property
     def kinds(self) -> dict[Layer, int]:
         """How many layers there are of each kind."""
         counts: dict[Layer, int] = {}
@@ -319,10 +320,22 @@ class Model(Noun):
             counts[layer] = counts.get(layer, 0) + count
         return counts
 
-    @property
+    @cached_property
     def layers(self) -> int:
         """Number of layers."""
         return sum(count for count, _ in self.runs)
+
+    def tensors(self, layer: Layer | None = None) -> tuple[TensorShape, ...]:
+        """Weights of one layer of a kind, or of what is outside the layers."""
+        found = self._tensors.get(layer)
+        if found is None:
+            found = tuple(layer.tensors(self.hidden) if layer else self.outer_tensors())
+            self._tensors[layer] = found
+        return found
+
+    @cached_property
+    def _tensors(self) -> dict[Layer | None, tuple[TensorShape, ...]]:
+        return {}
 
     def outer_tensors(self) -> Iterator[TensorShape]:
         """Weights outside the layers: embedding, final norm, LM head (absent when tied)."""
@@ -332,8 +345,8 @@ class Model(Noun):
         if not self.tied_embeddings:
             yield TensorShape("lm_head", table, "embeddings", False)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        inner = sum(n * t.elements for layer, n in self.kinds.items() for t in layer.tensors(self.hidden))
-        return inner + sum(t.elements for t in self.outer_tensors())
+        inner = sum(n * t.elements for layer, n in self.kinds.items() for t in self.tensors(layer))
+        return inner + sum(t.elements for t in self.tensors())

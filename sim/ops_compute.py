@@ -36,7 +36,6 @@ class Project(ComputeOp):
     """One GEMM of a value with one or several weights side by side (QKV, gate and up)."""
 
     weights: tuple[TensorShape, ...]
-    attention: Attention | None = None
 
     def work(self, lane: Lane) -> Work:
         """2·M·K·N FLOPs; weights, inputs and outputs read or written once."""
@@ -44,11 +43,7 @@ class Project(ComputeOp):
         rows, k = lane.rows(x), _features(lane, x.dims)
         n = weight_bytes = 0
         for tensor, y in zip(self.weights, self.outputs, strict=True):
-            width = (
-                lane.cut.local(tensor, self.attention, lane.rank) // k
-                if self.attention and tensor.dims[1][0] == "kv_heads"
-                else _features(lane, y.dims)
-            )
+            width = _features(lane, y.dims)
             n += width
             weight_bytes += lane.precision.of(tensor.part, tensor.quantised).bytes(k * width)
         rate = lane.precision.of(self.weights[0].part, self.weights[0].quantised).rate

@@ -44,10 +44,10 @@ class Placement:
     def held(self, stage: int) -> Iterator[Held]:
         """Every weight of a stage; a tied embedding is held by the first and by the last stage."""
         for count, layer in _by_kind(self.stages[stage]):
-            for tensor in layer.tensors(self.model.hidden):
+            for tensor in self.model.tensors(layer):
                 yield Held(tensor, layer.attention, count)
         last = stage == len(self.stages) - 1
-        for tensor in self.model.outer_tensors():
+        for tensor in self.model.tensors():
             tied_head = tensor.name == "embedding" and self.model.tied_embeddings and last
             if (stage == 0 and tensor.name == "embedding") or (last and tensor.name != "embedding") or tied_head:
                 yield Held(tensor, None, 1)
@@ -78,9 +78,9 @@ class Placement:
         """Bytes of one copy of the whole model."""
         total = 0
         for count, layer in _by_kind(list(self.model.runs)):
-            for tensor in layer.tensors(self.model.hidden):
+            for tensor in self.model.tensors(layer):
                 total += count * self.precision.of(tensor.part, tensor.quantised).bytes(tensor.elements)
-        for tensor in self.model.outer_tensors():
+        for tensor in self.model.tensors():
             total += self.precision.of(tensor.part, tensor.quantised).bytes(tensor.elements)
         return total
 

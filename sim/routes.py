@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 _NVLINK_HOP, _PCIE_HOP, _NETWORK_HOP = 1, 10**6, 10**12
@@ -16,6 +17,7 @@ _HOP_COST = {"nvlink": _NVLINK_HOP, "pcie": _PCIE_HOP, "network": _NETWORK_HOP}
 _FOLDABLE = ("nvswitch", "ib_switch")
 
 
+@cache
 def tier(link_kind: str) -> str:
     """Return the class of a link kind: ``nvlink``, ``pcie`` (with CPU links) or ``network``."""
     if link_kind.startswith(("nvlink", "xgmi")):
@@ -69,19 +71,35 @@ class Routes:
             list[tuple[str, str, float]]
         ] = []  # per edge: the real links and their part of the load
         self._out: list[list[tuple[int, int, int]]] = [[] for _ in names]  # (target, cost, edge)
+        index = self.index
         merged: dict[tuple[int, int], list[tuple[str, str, Mapping[str, Any]]]] = {}
         for u, targets in links.items():
+            a = index[u]
             for v, link in targets.items():
-                merged.setdefault((self.index[u], self.index[v]), []).append((u, v, link))
+                merged.setdefault((a, index[v]), []).append((u, v, link))
         for (a, b), real in merged.items():
-            total = sum(link["bandwidth"] for _, _, link in real)
-            first = real[0][2]
-            kind = first["kind"]
-            edge = Edge(a, b, kind, tier(kind), total, first["latency"])
+            bandwidth = sum([link["bandwidth"] for _, _, link in real])
+            link = real[0][2]
+            edge = Edge(a, b, link["kind"], tier(link["kind"]), bandwidth, link["latency"])
             self._out[a].append((b, _HOP_COST[edge.tier], len(self.edges)))
             self.edges.append(edge)
-            self.shares.append([(u, v, link["bandwidth"] / total) for u, v, link in real])
+            self.shares.append([(u, v, link["bandwidth"] / bandwidth) for u, v, link in real])
         self._trees: dict[int, _Tree] = {}
+        self._fan: dict[int, dict[int, int]] = {}
+        self._only_switch = [self._through_switch(u) for u in range(len(names))]
+
+    def _through_switch(self, u: int) -> tuple[int, dict[int, int]] | None:
+        """For a node with one NVLink neighbour: the edge to it, and its NVLink edges by target.
+
+        Whatever that neighbour reaches over NVLink is two hops away, and there is no other way as cheap.
+        """
+        near = [(v, e) for v, cost, e in self._out[u] if cost == _NVLINK_HOP]
+        if len(near) != 1 or self.kinds[near[0][0]] != "nvswitch":
+            return None
+        switch, up = near[0]
+        if switch not in self._fan:
+            self._fan[switch] = {v: e for v, cost, e in self._out[switch] if cost == _NVLINK_HOP}
+        return up, self._fan[switch]
 
     def _tree(self, source: int, targets: Iterable[int]) -> _Tree:
         """Search from ``source`` until all ``targets`` are reached; a tree that has them is used again."""
@@ -99,6 +117,8 @@ class Routes:
         heap = [(0, source)]
         done = [False] * size
         out, edges = self._out, self.edges
+        unseen = len(missing - {source})
+        limit = far  # no target lies beyond it
         while heap:
             near, u = heapq.heappop(heap)
             if done[u]:
@@ -110,12 +130,18 @@ class Routes:
                 break
             for v, cost, e in out[u]:
                 reach = near + cost
+                if reach > limit:
+                    continue
                 if reach < distance[v]:
+                    if distance[v] == far and v in missing:
+                        unseen -= 1
                     distance[v] = reach
                     ways[v] = ways[u]
                     parents[v] = [(u, e)]
                     latency[v] = latency[u] + (edges[e].latency if cost == _NETWORK_HOP else 0.0)
                     heapq.heappush(heap, (reach, v))
+                    if not unseen and limit == far:
+                        limit = max(distance[t] for t in missing)
                 elif reach == distance[v] and not done[v]:
                     ways[v] += ways[u]
                     parents[v].append((u, e))
@@ -142,6 +168,14 @@ class Routes:
                 wanted = by_source.setdefault(source, {})
                 wanted[target] = wanted.get(target, 0.0) + size
         for source, wanted in by_source.items():
+            if switch := self._only_switch[source]:
+                up, down = switch
+                for target in [t for t in wanted if t in down]:
+                    size = wanted.pop(target)
+                    loads[up] += size
+                    loads[down[target]] += size
+                if not wanted:
+                    continue
             order, reached, parents, ways, latency = self._tree(source, wanted)
             arriving = [0.0] * len(ways)
             for target, size in wanted.items():

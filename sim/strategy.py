@@ -17,7 +17,7 @@ from sim import mixers
 from sim.builder import Builder
 from sim.cut import Cut
 from sim.errors import Problem
-from sim.model import Layer, Model
+from sim.model import Layer, Model, MoeFfn
 from sim.noun import Noun
 from sim.program import Value
 from sim.stages import Split, split_layers
@@ -154,7 +154,7 @@ def _divisions(strategy: Strategy, model: Model) -> list[Problem]:
     cut = strategy.cut(model)
     found: dict[str, Problem] = {}
     for layer in model.kinds:
-        sizes = {role: size for t in layer.tensors(model.hidden) for role, size in t.dims}
+        sizes = {role: size for t in model.tensors(layer) for role, size in t.dims}
         if layer.attention:
             sizes["attention_heads"] = layer.attention.query_heads
         for role, words in _ROLES.items():
@@ -176,8 +176,15 @@ def _divisions(strategy: Strategy, model: Model) -> list[Problem]:
     return list(found.values())
 
 
-def expert_tensor_parallel(ranks: int, ep: int) -> list[Problem]:
+def has_experts(model: Model) -> bool:
+    """Whether any layer routes tokens to experts."""
+    return any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds)
+
+
+def expert_tensor_parallel(model: Model, ranks: int, ep: int) -> list[Problem]:
     """``ep`` must divide the ranks that the experts are spread over."""
+    if ep > 1 and not has_experts(model):
+        return [Problem(f"{model.name} has no experts to spread over {ep} ranks; leave ep out", "ep")]
     if ranks % ep:
         return [Problem(f"{ep} does not divide the {ranks} ranks of the layout; choose {divisors(ranks)}", "ep")]
     return []

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from sim.formats import FORMATS, NumberFormat, number_format
-from sim.model import Part
+from sim.model import Model, Part
 from sim.noun import Noun
 from sim.units import Count, parse_count
 
@@ -140,15 +140,20 @@ def _format(value: Any) -> Any:
 class Precision(Noun):
     """Formats by use. Norms, embeddings, router and LM head stay in 16 bit, as published checkpoints keep them."""
 
-    weights: str = "bf16"
+    weights: str | None = None
+    """Linear weights; left out, the format of the checkpoint."""
     attention_weights: str | None = None
     """Attention projections, where they differ from ``weights`` (many 4-bit checkpoints keep them in 16 bit)."""
+    unquantised: tuple[Part, ...] | None = None
+    """Parts whose linear weights stay in 16 bit; left out, those of the checkpoint."""
     kv_cache: str = "bf16"
     activations: str = "bf16"
     dispatch: str | None = None
     """What an expert all-to-all sends to the experts; the way back is always 16 bit."""
 
-    _known = field_validator("*", mode="before")(_format)
+    _known = field_validator(
+        "weights", "attention_weights", "kv_cache", "activations", "dispatch", mode="before"
+    )(_format)
 
     @field_validator("activations")
     @classmethod
@@ -161,8 +166,17 @@ class Precision(Noun):
         """The format of a weight in a part of the model."""
         if not quantised:
             return FORMATS["bf16"]
-        name = self.attention_weights if part == "attention" and self.attention_weights else self.weights
-        return number_format(name)
+        if part == "attention" and self.attention_weights:
+            return number_format(self.attention_weights)
+        return number_format("bf16" if part in (self.unquantised or ()) else self.weights or "bf16")
+
+    def resolve(self, model: Model) -> Precision:
+        """With the checkpoint's formats filled in where the scenario leaves them open."""
+        weights = self.weights or model.quantisation or "bf16"
+        kept = self.unquantised
+        if kept is None:
+            kept = model.unquantised if weights == model.quantisation else ()
+        return self.model_copy(update={"weights": weights, "unquantised": kept})
 
     @property
     def kv(self) -> NumberFormat:

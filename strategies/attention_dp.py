@@ -41,7 +41,7 @@ class AttentionDataParallel(Strategy):
 
     def reasons(self, model: Model) -> list[Problem]:
         """``ep`` must divide all ranks."""
-        return expert_tensor_parallel(self.dp * self.tp, self.ep)
+        return expert_tensor_parallel(model, self.dp * self.tp, self.ep)
 
     def _over(self, choice: DenseOver | None) -> tuple[str, ...]:
         return ("dp", "tp") if (choice or ("attention_tp" if self.ep > 1 else "world")) == "world" else ("tp",)

@@ -48,7 +48,7 @@ class DecodeContextParallel(Strategy):
 
     def reasons(self, model: Model) -> list[Problem]:
         """``dcp`` and ``ep`` must divide ``tp``."""
-        found = expert_tensor_parallel(self.tp, self.ep)
+        found = expert_tensor_parallel(model, self.tp, self.ep)
         if self.tp % self.dcp:
             found.append(Problem(f"{self.dcp} does not divide tp {self.tp}; choose {divisors(self.tp)}", "dcp"))
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from sim import mixers
 from sim.builder import Builder
@@ -19,7 +19,7 @@ from sim.mesh import Mesh
 from sim.model import Model
 from sim.ownership import Ownership, Rule
 from sim.program import Value
-from sim.strategy import DATA, EXPERT, Block, Strategy, degree, expert_tensor_parallel
+from sim.strategy import DATA, EXPERT, Block, Strategy, degree, expert_tensor_parallel, has_experts
 
 
 class Helix(Strategy):
@@ -36,7 +36,7 @@ class Helix(Strategy):
     kvp: int = degree("kvp", "context_parallel_size")
     dp: int = degree(*DATA, default=1)
     ep: int = degree(*EXPERT, default=1)
-    hop_b: bool | Annotated[int, Field(ge=1, le=4096)] = True
+    hop_b: StrictBool | Annotated[int, Field(strict=True, ge=1, le=4096)] = True
     exchange_space: Literal["latent", "v_head", "paper_hidden"] = "latent"
     ownership: Rule = "round_robin"
     block: Block = 32
@@ -54,8 +54,8 @@ class Helix(Strategy):
     def reasons(self, model: Model) -> list[Problem]:
         """``ep`` must divide all ranks, and cover them when attention DP dispatches tokens."""
         ranks = self.dp * self.tpa * self.kvp
-        found = expert_tensor_parallel(ranks, self.ep)
-        if self.dp > 1 and self.ep != ranks and any(f and f.kind == "moe" for f in (k.ffn for k in model.kinds)):
+        found = expert_tensor_parallel(model, ranks, self.ep)
+        if self.dp > 1 and self.ep != ranks and has_experts(model):
             found.append(Problem(f"with attention DP the experts are spread over all ranks; write ep: {ranks}", "ep"))
         return found
 

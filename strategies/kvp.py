@@ -36,7 +36,7 @@ class KvParallel(Strategy):
 
     def reasons(self, model: Model) -> list[Problem]:
         """``ep`` must divide ``tp``."""
-        return expert_tensor_parallel(self.tp, self.ep)
+        return expert_tensor_parallel(model, self.tp, self.ep)
 
     def cut(self, model: Model) -> Cut:
         """Tokens over ``kvp``; what comes after attention only on its first coordinate."""

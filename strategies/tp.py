@@ -28,7 +28,7 @@ class TensorParallel(Strategy):
 
     def reasons(self, model: Model) -> list[Problem]:
         """``ep`` must divide ``tp``."""
-        return expert_tensor_parallel(self.tp, self.ep)
+        return expert_tensor_parallel(model, self.tp, self.ep)
 
     def cut(self, model: Model) -> Cut:
         """All heads and columns over one axis; experts over the inner part of the same ranks."""

@@ -15,9 +15,9 @@ from sim.builder import Builder
 from sim.cut import Cut
 from sim.errors import Problem
 from sim.mesh import Mesh
-from sim.model import Model, MoeFfn
+from sim.model import Model
 from sim.program import Value
-from sim.strategy import DATA, EXPERT, TENSOR, Strategy, degree
+from sim.strategy import DATA, EXPERT, TENSOR, Strategy, degree, has_experts
 
 
 class WideExpertParallel(Strategy):
@@ -49,7 +49,7 @@ class WideExpertParallel(Strategy):
         if self.ep not in (None, ranks):
             text = f"wide EP spreads the experts over all dp x tp = {ranks} ranks; write ep: {ranks} or leave it out"
             found.append(Problem(f"{text} (for fewer, use attention_dp)", "ep"))
-        if not any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds):
+        if not has_experts(model):
             found.append(Problem(f"{model.name} has no experts to spread; use attention_dp", "strategy"))
         return found
 

@@ -1,0 +1,306 @@
+"""One step of one layout: programs become instructions, the engine runs them, equal layers run once.
+
+Two folds, both exact where they are applied: equal ranks are one lane (``sim.fold``), and a run of equal layers is
+stepped until the lanes leave a layer in the same relative state in which they entered it; from there on every
+further layer takes the same time, so the rest is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from sim import engine
+from sim.collectives import CollectiveCost, Collectives
+from sim.fold import Classes, Questions, classify, questions, unfolded
+from sim.handover import handover
+from sim.kernels import Kernels
+from sim.lane import Lane
+from sim.lower import lower
+from sim.model import Model
+from sim.placement import Placement
+from sim.program import CommunicationOp, Segment
+from sim.schedule import Pattern, Track, prepare, track
+from sim.strategy import Strategy
+from sim.workload import Phase, Precision, Sequences
+
+Granularity = Literal["folded", "ranks"]
+
+
+class Prepared(NamedTuple):
+    """Everything about a layout that no batch or context changes."""
+
+    begin: Pattern
+    layers: dict[object, Pattern]
+    end: Pattern
+    handover: Pattern
+    asked: Questions
+
+
+@lru_cache(maxsize=256)
+def prepared(model: Model, strategy: Strategy, phase: Phase, pieces: int) -> Prepared:
+    """Type-check and prepare a program; kept, because a sweep asks again and again."""
+    program = lower(model, strategy, phase, pieces)
+    segment: Segment = handover(strategy.cut(model), program.end.entry)
+    return Prepared(
+        prepare(program.begin),
+        {layer: prepare(s) for layer, s in program.layers.items()},
+        prepare(program.end),
+        prepare(segment),
+        questions(program),
+    )
+
+
+@dataclass(slots=True)
+class LaneTotals:
+    """What one lane did in one pass over a stage, in seconds."""
+
+    seconds: float = 0.0
+    busy: float = 0.0
+    compute_floor: float = 0.0
+    communication_floor: float = 0.0
+    operations: dict[str, float] = field(default_factory=dict)
+    """Compute time and exposed communication by operation; together with ``idle`` they add up to ``seconds``."""
+    idle: float = 0.0
+    """Waiting until slower ranks had come."""
+    causes: dict[str, float] = field(default_factory=dict)
+    """The same time by what bounds it: KV reads, weight reads, arithmetic, fixed kernel time, a collective."""
+    sent: dict[str, float] = field(default_factory=dict)
+    """Bytes sent by operation."""
+
+    @property
+    def floor(self) -> float:
+        """Neither stream can be faster than its own floor."""
+        return max(self.compute_floor, self.communication_floor)
+
+
+class StagePass(NamedTuple):
+    """One pass of one micro-batch over one stage."""
+
+    classes: Classes
+    lanes: tuple[LaneTotals, ...]
+    events: int
+
+    @property
+    def critical(self) -> LaneTotals:
+        """The lane that ends last; among equals the busiest."""
+        return max(self.lanes, key=lambda lane: (lane.seconds, lane.busy))
+
+
+class Machine(NamedTuple):
+    """What prices operations: one kind of GPU on one fabric."""
+
+    kernels: Kernels
+    collectives: Collectives
+
+
+class StageModel:
+    """Runs one stage of a layout on a machine.
+
+    Parameters
+    ----------
+    placement
+        Model, strategy and formats.
+    machine
+        Kernels and collectives.
+    phase, query_tokens, sequences
+        The micro-batch.
+    stage, pieces
+        Which pipeline stage, and the pieces of the attention phase.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        machine: Machine,
+        phase: Phase,
+        query_tokens: int,
+        sequences: Sequences,
+        stage: int = 0,
+        pieces: int = 1,
+    ):
+        self.placement, self.machine, self.stage = placement, machine, stage
+        self.cut = placement.cut
+        self.program = prepared(placement.model, placement.strategy, phase, pieces)
+        self.first_gpu = stage * self.cut.mesh.size
+        self._lanes: dict[int, Lane] = {}
+        self._lane_of: Callable[[int], Lane] = lambda rank: Lane(
+            rank, self.cut, sequences, phase, query_tokens, placement.precision
+        )
+
+    def lane(self, rank: int) -> Lane:
+        """Figures of one rank."""
+        if rank not in self._lanes:
+            self._lanes[rank] = self._lane_of(rank)
+        return self._lanes[rank]
+
+    def _gpus(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        first = self.first_gpu
+        return tuple(first + rank for rank in ranks) if first else ranks
+
+    def price(self, op: CommunicationOp, rank: int) -> CollectiveCost:
+        """The cost of a collective for the group of a rank."""
+        if op.kind == "send":
+            before = self.first_gpu - self.cut.mesh.size + rank
+            return self.machine.collectives.cost("send", (before, self.first_gpu + rank))
+        return self.machine.collectives.cost(op.kind, self._gpus(self.cut.mesh.group(rank, op.axes)))
+
+    def _collective(self, op: CommunicationOp, rank: int) -> tuple[float, float, float]:
+        cost = self.price(op, rank)
+        return cost.alpha, cost.seconds_per_byte, cost.floor_seconds_per_byte
+
+    def classes(self, granularity: Granularity) -> Classes:
+        """Lanes to run: one per class of equal ranks, or one per rank."""
+        if granularity == "ranks":
+            return unfolded(self.cut.mesh.size)
+        fabric = self.machine.collectives.fabric
+        return classify(self.program.asked, self.cut, self.lane, lambda group: fabric.group_shape(self._gpus(group)))
+
+    def patterns(self) -> list[tuple[int, Pattern]]:
+        """The segments of this stage in order, with how often each repeats."""
+        stages = self.placement.stages
+        found: list[tuple[int, Pattern]] = [(1, self.program.begin if self.stage == 0 else self.program.handover)]
+        found += [(count, self.program.layers[layer]) for count, layer in stages[self.stage]]
+        if self.stage == len(stages) - 1:
+            found.append((1, self.program.end))
+        return found
+
+    def tracks(self, pattern: Pattern, classes: Classes) -> list[Track]:
+        """Instructions of every lane for one segment."""
+        return [
+            track(pattern, self.lane(rank), classes, self.machine.kernels, self._collective, self.cut.mesh)
+            for rank in classes.representatives
+        ]
+
+    def run(self, granularity: Granularity = "folded") -> StagePass:
+        """One pass over the stage."""
+        classes = self.classes(granularity)
+        known: dict[int, list[Track]] = {}
+        blocks = []
+        for count, pattern in self.patterns():
+            if id(pattern) not in known:
+                known[id(pattern)] = self.tracks(pattern, classes)
+            blocks.append((count, pattern, known[id(pattern)]))
+        totals = [LaneTotals() for _ in classes.members]
+        for count, pattern, tracks in blocks:
+            for lane, part in zip(totals, tracks, strict=True):
+                _add_compute(lane, part, count)
+        start = engine.LaneState(0.0, 0.0, (0.0, 0.0))
+        if granularity == "ranks":
+            events = _run_ranks(totals, blocks, [start] * len(totals))
+        else:
+            events = _run_folded(totals, blocks, [start] * len(totals))
+        for lane in totals:
+            lane.idle = max(lane.idle, 0.0)
+        return StagePass(classes, tuple(totals), events)
+
+
+_Blocks = list[tuple[int, Pattern, list[Track]]]
+
+
+def _add_compute(lane: LaneTotals, part: Track, count: int) -> None:
+    """Add a segment's computing, its floors and its bytes, ``count`` times."""
+    for price in part.prices:
+        if price.cost is not None and price.work is not None:
+            cost, work = price.cost, price.work
+            lane.busy += count * cost.seconds
+            lane.compute_floor += count * cost.floor
+            lane.operations[price.name] = lane.operations.get(price.name, 0.0) + count * cost.seconds
+            causes = lane.causes
+            fixed = "host" if work.family == "host" else "kernel launches and fixed costs"
+            causes[fixed] = causes.get(fixed, 0.0) + count * cost.fixed
+            if cost.compute > cost.memory:
+                causes["arithmetic"] = causes.get("arithmetic", 0.0) + count * cost.compute
+            elif cost.memory > 0:
+                moved = work.weight_bytes + work.kv_bytes + work.io_bytes
+                for cause, size in (
+                    ("weight reads", work.weight_bytes),
+                    ("KV reads", work.kv_bytes),
+                    ("activation traffic", work.io_bytes),
+                ):
+                    if size:
+                        causes[cause] = causes.get(cause, 0.0) + count * cost.memory * size / moved
+        elif price.meeting is not None:
+            lane.communication_floor += count * price.meeting.floor
+            lane.sent[price.name] = lane.sent.get(price.name, 0.0) + count * price.meeting.message.sent
+
+
+def _add_exposed(lane: LaneTotals, pattern: Pattern, exposed: dict[tuple[int, int], engine.Exposed], entry: Pattern | None, n: float) -> None:
+    """Add what a lane waited for, by operation; a carried value belongs to the segment before."""
+    for (_, slot), wait in exposed.items():
+        if slot >= 0:
+            name = pattern.ops[slot].name
+        else:
+            made = entry.exits[-1 - slot] if entry else None
+            name = entry.ops[made].name if entry and made is not None and made >= 0 else "communication"
+        own = (wait.waited - wait.idle) * n
+        lane.operations[name] = lane.operations.get(name, 0.0) + own
+        cause = name.rpartition(".")[2].replace("_", "-")
+        lane.causes[cause] = lane.causes.get(cause, 0.0) + own
+        lane.idle += wait.idle * n
+
+
+def _relative(states: list[engine.LaneState]) -> tuple[float, list[engine.LaneState]]:
+    """The earliest time of all streams, and the states counted from it."""
+    zero = min(s.compute for s in states)
+    shifted = [
+        engine.LaneState(s.compute - zero, max(s.communication - zero, 0.0), tuple(max(c - zero, 0.0) for c in s.carried))
+        for s in states
+    ]
+    return zero, shifted
+
+
+def _run_folded(totals: list[LaneTotals], blocks: _Blocks, states: list[engine.LaneState]) -> int:
+    """Run segment by segment; a repeated one only until its relative state repeats."""
+    now = 0.0
+    events = 0
+    before: Pattern | None = None
+    for count, pattern, tracks in blocks:
+        left = count
+        while left:
+            outcome = engine.run([[t] for t in tracks], states)
+            events += outcome.events
+            passed, after = _relative(list(outcome.states))
+            times = left if count > 1 and before is pattern and _same(after, states, passed) else 1
+            for lane, exposed in zip(totals, outcome.exposed, strict=True):
+                _add_exposed(lane, pattern, exposed, before, times)
+            now += passed * times
+            left -= times
+            states, before = after, pattern
+    for lane, state in zip(totals, states, strict=True):
+        end = max(state.compute, state.communication)
+        if end > state.compute:
+            _tail(lane, end - state.compute)
+        lane.seconds = now + end
+    return events
+
+
+def _same(after: list[engine.LaneState], before: list[engine.LaneState], passed: float) -> bool:
+    limit = 1e-12 * passed
+    return all(
+        abs(a - b) <= limit
+        for x, y in zip(after, before, strict=True)
+        for a, b in zip((x.compute, x.communication, *x.carried), (y.compute, y.communication, *y.carried), strict=True)
+    )
+
+
+def _tail(lane: LaneTotals, seconds: float) -> None:
+    """A last collective that nothing waits for."""
+    lane.operations["communication"] = lane.operations.get("communication", 0.0) + seconds
+    lane.causes["communication"] = lane.causes.get("communication", 0.0) + seconds
+
+
+def _run_ranks(totals: list[LaneTotals], blocks: _Blocks, states: list[engine.LaneState]) -> int:
+    """Every rank and every layer as events, nothing folded."""
+    sequence = [(pattern, tracks) for count, pattern, tracks in blocks for _ in range(count)]
+    outcome = engine.run([[tracks[i] for _, tracks in sequence] for i in range(len(totals))], states)
+    for lane, state, exposed in zip(totals, outcome.states, outcome.exposed, strict=True):
+        for (block, slot), wait in exposed.items():
+            pattern, entry = sequence[block][0], sequence[block - 1][0] if block else None
+            _add_exposed(lane, pattern, {(block, slot): wait}, entry, 1)
+        lane.seconds = max(state.compute, state.communication)
+        if lane.seconds > state.compute:
+            _tail(lane, lane.seconds - state.compute)
+    return outcome.events
