@@ -34,7 +34,7 @@ _STRATEGIES: Registry[Strategy] = Registry(
 
 
 def strategy_names() -> list[str]:
-    """Return all kinds that ``load_strategy`` accepts; broken plug-ins warn (``PluginWarning``) and are left out."""
+    """Return all kinds that ``load_strategy`` accepts; broken plug-ins are left out with a ``PluginWarning``."""
     return _STRATEGIES.names()
 
 
@@ -51,7 +51,7 @@ def load_strategy(kind: str) -> type[Strategy]:
 
 def spellings(cls: type[Strategy]) -> dict[str, str]:
     """Return the field that each accepted key of a layout sets: ``tensor_parallel_size`` sets ``tp``."""
-    found = {}
+    found: dict[str, str] = {}
     for name, field in cls.model_fields.items():
         alias = field.validation_alias
         others = alias.choices if isinstance(alias, AliasChoices) else [alias]

@@ -1,7 +1,7 @@
 """Say in our own words what is wrong with a value: which key, which rule, which value, what would work.
 
-pydantic finds the problems; its sentences never reach a user. A problem's key is the dotted path of what the user
-wrote (``layouts.1.kvp``), without the branches of unions that pydantic puts in between.
+pydantic finds the problems; its sentences never reach a user. A problem's key is the dotted path of what the
+user wrote (``layouts.1.kvp``), without the branches of unions that pydantic puts in between.
 """
 
 from __future__ import annotations
@@ -125,8 +125,7 @@ def explain(
             also = f"; needed: {', '.join(needed)}" if len(needed) > 1 else ""
             whole.append(Problem(f"is missing{also}", f"{key}.{name}" if key else name))
         elif kind == "extra_forbidden":
-            parent = ".".join(map(str, path[:-1]))
-            whole.append(Problem(unknown_key(path[-1], holder.model_fields if holder else ()), parent))
+            whole.append(Problem(unknown_key(path[-1], holder.model_fields if holder else ()), key))
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
             tags = one_of(_quoted(context.get("expected_tags", "")))
             tag = f"must be {tags}, not {show(context['tag'])}" if "tag" in context else "is missing"

@@ -1,7 +1,7 @@
 """Names that users may extend: built-in classes by lazy import, others through entry points.
 
-A built-in name never touches the entry points (looking them up costs about 30 ms), so no plug-in can replace or
-break one. A plug-in that cannot be loaded warns and the others go on.
+A built-in name never touches the entry points (looking them up costs about 30 ms), so no plug-in can replace
+or break one. A plug-in that cannot be loaded warns and the others go on.
 """
 
 from __future__ import annotations
