@@ -178,3 +178,29 @@ def run(lanes: Sequence[Sequence[Track]], starts: Sequence[LaneState], spans: Sp
     ]
     env.run()
     return Outcome(tuple(r.state() for r in running), tuple(r.exposed for r in running), hub.events)
+
+
+def pipeline_period(stages: Sequence[float], micro_batches: int) -> float:
+    """Seconds between two steps of a micro-batch when ``micro_batches`` circulate through the stages.
+
+    Each stage serves one micro-batch at a time; a micro-batch enters the first stage again once the last one has
+    finished it. In the steady state this is max(sum of the stages, micro-batches x slowest stage).
+    """
+    env = simpy.Environment()
+    servers = [simpy.Resource(env) for _ in stages]
+    rounds = len(stages) + micro_batches + 2
+    finished: list[float] = []
+
+    def circulate(first: bool) -> Generator[simpy.Event, None, None]:
+        for _ in range(rounds):
+            for server, seconds in zip(servers, stages, strict=True):
+                with server.request() as turn:
+                    yield turn
+                    yield env.timeout(seconds)
+            if first:
+                finished.append(env.now)
+
+    for number in range(micro_batches):
+        env.process(circulate(number == 0))
+    env.run()
+    return finished[-1] - finished[-2]

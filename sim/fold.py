@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sim.cut import Cut, Dim
 from sim.lane import Lane
+from sim.ops_compute import Experts
 from sim.program import CommunicationOp, Program, Value
 
 Shape = Callable[[tuple[int, ...]], Hashable]
@@ -46,7 +47,7 @@ class Questions(NamedTuple):
     groups: tuple[tuple[str, ...], ...]
 
 
-def questions(program: Program) -> Questions:
+def questions(program: Program, cut: Cut) -> Questions:
     """Collect them from every value and operation."""
     rows: dict[tuple[object, ...], Value] = {}
     dims: dict[Dim, None] = {}
@@ -60,6 +61,9 @@ def questions(program: Program) -> Questions:
                 chunks.setdefault(value.chunk)
                 dims.update(dict.fromkeys(d._replace(role="") for d in value.dims if d.axes))
             only.update(dict.fromkeys(op.only))
+            if isinstance(op, Experts):
+                sizes = (cut.dim("experts", op.ffn.experts), cut.dim("expert_ffn", op.ffn.width))
+                dims.update(dict.fromkeys(d._replace(role="") for d in sizes if d.axes))
             if isinstance(op, CommunicationOp):
                 groups.setdefault(op.axes)
     attentions = tuple({layer.attention: None for layer in program.layers if layer.attention})

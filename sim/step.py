@@ -43,13 +43,14 @@ class Prepared(NamedTuple):
 def prepared(model: Model, strategy: Strategy, phase: Phase, pieces: int) -> Prepared:
     """Type-check and prepare a program; kept, because a sweep asks again and again."""
     program = lower(model, strategy, phase, pieces)
-    segment: Segment = handover(strategy.cut(model), program.end.entry)
+    cut = strategy.cut(model)
+    segment: Segment = handover(cut, program.end.entry)
     return Prepared(
         prepare(program.begin),
         {layer: prepare(s) for layer, s in program.layers.items()},
         prepare(program.end),
         prepare(segment),
-        questions(program),
+        questions(program, cut),
     )
 
 

@@ -1,0 +1,349 @@
+"""One layout on one machine: placement, memory and step time put together into a ``LayoutReport``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from sim import engine
+from sim.errors import FloorError
+from sim.lane import Lane
+from sim.limits import largest
+from sim.lower import lower
+from sim.memory import ActivationProfile, CommunicationBuffers
+from sim.placement import PARTS, Placement
+from sim.program import CommunicationOp
+from sim.report import KvReport, LayoutReport, MemoryReport, RankGroup, StepReport, WeightsReport
+from sim.step import Granularity, Machine, StageModel, StagePass
+from sim.units import format_bytes
+from sim.workload import Sequences, Workload
+
+WAITING = "waiting for slower ranks"
+BUBBLE = "pipeline bubble"
+
+
+class Evaluation:
+    """Everything that can be asked of one layout; parts are computed when they are asked for.
+
+    Parameters
+    ----------
+    placement
+        Model, strategy and formats. The layout must have passed ``Strategy.check``.
+    machine
+        Kernels and collectives.
+    workload
+        Batch and context of the whole layout.
+    usable_memory
+        Fraction of a GPU's capacity that the engine may use.
+    granularity
+        ``folded`` or ``ranks``.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        machine: Machine,
+        workload: Workload,
+        usable_memory: float = 0.9,
+        granularity: Granularity = "folded",
+    ):
+        self.placement, self.machine, self.workload = placement, machine, workload
+        self.strategy = placement.strategy
+        self.usable_memory, self.granularity = usable_memory, granularity
+        self.replica = workload.sequences.share(0, self.strategy.replicas)
+        self.gpus = placement.cut.mesh.size * self.strategy.pp * self.strategy.replicas
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    @property
+    def micro_batches(self) -> int:
+        """Batches in flight in the pipeline: one per stage, if there are as many sequences."""
+        return max(1, min(self.strategy.pp, self.replica.count))
+
+    def _stage(self, stage: int, sequences: Sequences, pieces: int) -> StageModel:
+        w = self.workload
+        return StageModel(self.placement, self.machine, w.phase, w.query_tokens, sequences, stage, pieces)
+
+    def _passes(self, pieces: int) -> list[StagePass]:
+        micro = self.replica.share(0, self.micro_batches)
+        return [self._stage(s, micro, pieces).run(self.granularity) for s in range(self.strategy.pp)]
+
+    def _period(self, passes: Iterable[StagePass]) -> float:
+        seconds = [p.critical.seconds for p in passes]
+        if len(seconds) == 1:
+            return seconds[0]
+        if self.granularity == "ranks":
+            return engine.pipeline_period(seconds, self.micro_batches)
+        return max(sum(seconds), self.micro_batches * max(seconds))
+
+    @cached_property
+    def best(self) -> tuple[int, list[StagePass], float]:
+        """(pieces, passes over the stages, seconds of a step) of the fastest number of pieces."""
+        groups = self.placement.cut.mesh.count(self.placement.cut.trim(self.placement.cut.sequences))
+        local = -(-self.replica.count // (self.micro_batches * groups))
+        found = []
+        for pieces in self.strategy.pieces(local):
+            passes = self._passes(pieces)
+            found.append((self._period(passes), pieces, passes))
+        seconds, pieces, passes = min(found, key=lambda f: f[:2])
+        return pieces, passes, seconds
+
+    def step(self) -> StepReport:
+        """Seconds of a step and what they are made of, for the critical rank of each stage.
+
+        Raises
+        ------
+        FloorError
+            If the result is faster than data-sheet figures allow.
+        """
+        _, passes, seconds = self.best
+        lanes = [p.critical for p in passes]
+        floors = [max(lane.floor for lane in p.lanes) for p in passes]
+        floor = max(sum(floors), self.micro_batches * max(floors)) if len(floors) > 1 else floors[0]
+        if seconds < floor * (1 - 1e-9):
+            raise FloorError(
+                f"{self.strategy.label}: a step of {seconds:.6g} s is below its own floor of {floor:.6g} s; "
+                "this is a bug in the simulator, please report it with the scenario"
+            )
+        breakdown: dict[str, float] = {}
+        causes: dict[str, float] = {}
+        for lane in lanes:
+            for total, part in ((breakdown, lane.operations), (causes, lane.causes)):
+                for name, value in part.items():
+                    total[name] = total.get(name, 0.0) + value
+        idle = sum(lane.idle for lane in lanes)
+        bubble = seconds - sum(lane.seconds for lane in lanes)
+        for name, value in ((WAITING, idle), (BUBBLE, bubble)):
+            if value > 1e-9 * seconds:
+                breakdown[name] = causes[name] = value
+        busy = sum(lane.busy for lane in lanes)
+        exposed = max(0.0, sum(lane.seconds for lane in lanes) - busy - idle)
+        cause, share = max(causes.items(), key=lambda item: item[1], default=("nothing", 0.0))
+        order = sorted(breakdown.items(), key=lambda item: -item[1])
+        return StepReport(
+            seconds=seconds,
+            floor_seconds=floor,
+            breakdown={name: value for name, value in order if value > 0},
+            exposed_communication_seconds=exposed,
+            bottleneck=f"{cause} ({100 * share / seconds:.0f} %)" if seconds else cause,
+        )
+
+    # -- memory ----------------------------------------------------------------------------------------------
+
+    def _lane(self, rank: int, sequences: Sequences) -> Lane:
+        w = self.workload
+        return Lane(rank, self.placement.cut, sequences, w.phase, w.query_tokens, self.placement.precision)
+
+    @cached_property
+    def _program(self):  # type: ignore[no-untyped-def]
+        return lower(self.placement.model, self.strategy, self.workload.phase, self.best[0])
+
+    @cached_property
+    def _buffers(self) -> CommunicationBuffers:
+        return CommunicationBuffers(self._program)
+
+    @cached_property
+    def reserve(self) -> int:
+        """Bytes that the engine leaves alone."""
+        capacity = self.machine.kernels.gpu.memory_bytes
+        return capacity - int(capacity * self.usable_memory)
+
+    @cached_property
+    def kinds(self) -> list[_Kind]:
+        """Every class of ranks of every stage, with its memory."""
+        return [
+            _Kind(self, stage, ranks)
+            for stage, one in enumerate(self.best[1])
+            for ranks in one.classes.members
+        ]
+
+    @cached_property
+    def fullest(self) -> _Kind:
+        """The class of ranks that needs the most memory."""
+        return max(self.kinds, key=lambda kind: kind.total(self.replica))
+
+    def _fits(self, sequences: Sequences) -> bool:
+        capacity = self.machine.kernels.gpu.memory_bytes
+        return all(kind.total(sequences) <= capacity for kind in self.kinds)
+
+    def _limits(self) -> tuple[int, int]:
+        """Largest batch (of the longest context given) and longest context (at this batch) that fit."""
+        replicas = self.strategy.replicas
+        longest = max(length for _, length in self.replica.groups)
+        batch, kind = self.replica.count, self.fullest
+        room = self.machine.kernels.gpu.memory_bytes - kind.total(Sequences(((0, longest),)))
+        used = kind.total(Sequences(((batch, longest),))) - kind.total(Sequences(((0, longest),)))
+        share = room / used if used > 0 else 1.0
+        most = largest(lambda b: self._fits(Sequences(((b, longest),))), int(batch * share))
+        reach = largest(lambda c: self._fits(Sequences(((batch, c),))), int(longest * share))
+        return most * replicas, reach
+
+    def memory(self) -> MemoryReport:
+        """Memory of the fullest rank by part."""
+        kind = self.fullest
+        lane = self._lane(kind.ranks[0], self.replica)
+        batch, context = self._limits()
+        return MemoryReport(
+            capacity_bytes=self.machine.kernels.gpu.memory_bytes,
+            weights_bytes=kind.weight_bytes,
+            **{f"{part}_bytes": kind.weights[part] for part in PARTS},
+            kv_bytes=self.placement.kv_bytes(kind.stage, lane),
+            activations_bytes=kind.activations(lane),
+            communication_bytes=self._buffers.bytes(lane),
+            reserve_bytes=self.reserve,
+            total_bytes=kind.total(self.replica),
+            max_batch=batch,
+            max_context=context,
+        )
+
+    def kv(self) -> KvReport:
+        """The cache over all ranks, and on the rank that holds most of it."""
+        placement = self.placement
+        unique = placement.unique_kv_bytes(self.workload.sequences)
+        shares: dict[Sequences, int] = {}
+        for index in range(self.strategy.replicas):
+            share = self.workload.sequences.share(index, self.strategy.replicas)
+            shares[share] = shares.get(share, 0) + 1
+        held = sum(n * self._held_kv(share) for share, n in shares.items())
+        lanes = [(kind, self._lane(kind.ranks[0], self.replica)) for kind in self.kinds]
+        attentions = [layer.attention for layer in placement.model.kinds if layer.attention]
+        return KvReport(
+            duplication=held / unique if unique else 1.0,
+            unique_bytes=unique,
+            held_bytes=held,
+            bytes_per_token_per_rank=max(placement.kv_bytes_per_token(kind.stage, lane) for kind, lane in lanes),
+            heads_per_rank=max((lane.kv_heads(a) for _, lane in lanes for a in attentions), default=0),
+            tokens_per_rank=max(lane.kv_tokens(None) for _, lane in lanes),
+        )
+
+    def _held_kv(self, sequences: Sequences) -> int:
+        """Bytes of cache on all ranks of one replica."""
+        if sequences == self.replica:
+            kinds = [(kind.stage, kind.ranks) for kind in self.kinds]
+        else:
+            size = self.placement.cut.mesh.size
+            kinds = [(stage, (rank,)) for stage in range(self.strategy.pp) for rank in range(size)]
+        return sum(
+            len(ranks) * self.placement.kv_bytes(stage, self._lane(ranks[0], sequences)) for stage, ranks in kinds
+        )
+
+    def weights(self) -> WeightsReport:
+        """The weights over all ranks, and on the fullest one."""
+        held = sum(len(kind.ranks) * kind.weight_bytes for kind in self.kinds) * self.strategy.replicas
+        unique = self.placement.unique_weight_bytes
+        return WeightsReport(
+            duplication=held / unique,
+            unique_bytes=unique,
+            held_bytes=held,
+            bytes_per_rank=max(kind.weight_bytes for kind in self.kinds),
+        )
+
+    def ranks(self) -> tuple[RankGroup, ...]:
+        """Ranks that differ, each class once."""
+        found = []
+        attentions = [layer.attention for layer in self.placement.model.kinds if layer.attention]
+        for stage, one in enumerate(self.best[1]):
+            for members, totals in zip(one.classes.members, one.lanes, strict=True):
+                kind = next(k for k in self.kinds if k.stage == stage and k.ranks == members)
+                lane = self._lane(members[0], self.replica)
+                first = stage * self.placement.cut.mesh.size
+                found.append(
+                    RankGroup(
+                        ranks=ranges([first + rank for rank in members]),
+                        count=len(members),
+                        stage=stage,
+                        sequences=lane.sequences().count,
+                        kv_heads=max((lane.kv_heads(a) for a in attentions), default=0),
+                        kv_tokens=lane.kv_tokens(None),
+                        kv_bytes=self.placement.kv_bytes(stage, lane),
+                        weights_bytes=kind.weight_bytes,
+                        total_bytes=kind.total(self.replica),
+                        busy_seconds=totals.busy,
+                    )
+                )
+        return tuple(found)
+
+    def _collectives(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        micro = self.replica.share(0, self.micro_batches)
+        for stage in {0, self.strategy.pp - 1}:
+            model = self._stage(stage, micro, self.best[0])
+            for _, pattern in model.patterns():
+                for op in pattern.ops:
+                    if isinstance(op, CommunicationOp):
+                        cost = model.price(op, 0)
+                        if cost.algorithm != "none":
+                            found[op.name] = f"{cost.algorithm} over {cost.tier}"
+        return found
+
+    # -- together --------------------------------------------------------------------------------------------
+
+    def report(self) -> LayoutReport:
+        """The whole report of this layout."""
+        step, memory = self.step(), self.memory()
+        feasible = memory.total_bytes <= memory.capacity_bytes
+        reasons: list[str] = []
+        if not feasible:
+            need = memory.total_bytes
+            reasons.append(
+                f"needs {need / 1e9:,.0f} GB of {memory.capacity_bytes / 1e9:,.0f} GB: weights "
+                f"{format_bytes(memory.weights_bytes)}, KV {format_bytes(memory.kv_bytes)}, engine reserve "
+                f"{format_bytes(memory.reserve_bytes)}"
+            )
+        batch = self.workload.sequences.count
+        return LayoutReport(
+            tag=self.strategy.label,
+            strategy=self.strategy.kind,
+            gpus=self.gpus,
+            feasible=feasible,
+            reasons=tuple(reasons),
+            engine_notes=tuple(self.strategy.engine_notes(self.placement.model)),
+            kv=self.kv(),
+            weights=self.weights(),
+            memory=memory,
+            step=step,
+            tokens_per_s_per_user=1 / step.seconds,
+            output_tokens_per_s_per_gpu=batch / step.seconds / self.gpus,
+            ranks=self.ranks(),
+            pieces=self.best[0],
+            collectives=self._collectives(),
+        )
+
+
+class _Kind:
+    """The memory of one class of ranks."""
+
+    def __init__(self, evaluation: Evaluation, stage: int, ranks: tuple[int, ...]):
+        self.evaluation, self.stage, self.ranks = evaluation, stage, ranks
+        self.weights = evaluation.placement.weights(stage, ranks[0])
+        self.weight_bytes = sum(self.weights.values())
+
+    @cached_property
+    def _profile(self) -> ActivationProfile:
+        e = self.evaluation
+        return ActivationProfile(e._program, e._lane(self.ranks[0], e.replica))
+
+    def activations(self, lane: Lane) -> int:
+        """Peak activation bytes; every micro-batch in flight has its own."""
+        return int(self._profile.bytes(lane))
+
+    def total(self, sequences: Sequences) -> int:
+        """All memory of one of these ranks."""
+        e = self.evaluation
+        lane = e._lane(self.ranks[0], sequences)
+        used = self.weight_bytes + e.placement.kv_bytes(self.stage, lane) + self.activations(lane)
+        return int(used + e._buffers.bytes(lane) + e.reserve)
+
+
+def ranges(numbers: list[int]) -> str:
+    """Numbers as people write them: ``0-3,8``."""
+    parts: list[str] = []
+    start = previous = None
+    for number in [*sorted(numbers), None]:
+        if start is not None and previous is not None and number == previous + 1:
+            previous = number
+            continue
+        if start is not None:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = number
+    return ",".join(parts)
