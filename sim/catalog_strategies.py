@@ -34,7 +34,7 @@ _STRATEGIES: Registry[Strategy] = Registry(
 
 
 def strategy_names() -> list[str]:
-    """Return all kinds that ``load_strategy`` accepts; broken plug-ins are left out with a ``PluginWarning``."""
+    """Return all kinds that ``load_strategy`` accepts; broken plug-ins warn (``PluginWarning``)."""
     return _STRATEGIES.names()
 
 

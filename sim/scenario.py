@@ -1,0 +1,172 @@
+"""A scenario: one question about one model on one machine, asked of several layouts.
+
+A file is flat YAML; every problem in it is reported at once, with ``file:line:col`` of the key. What may be
+left out is filled in and written out by ``Scenario.resolved``:
+
+* ``topology``: the machine that the GPU usually comes in (``sim.scenario_parts.default_topology``);
+* ``precision.weights``: the format that the checkpoint ships its weights in, else bf16;
+* ``usable_memory``: 0.9 of the capacity (SGLang and TensorRT-LLM use about 0.9, vLLM 0.92).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+
+from sim.catalog_gpus import load_gpu
+from sim.catalog_models import load_model
+from sim.documents import read_file
+from sim.errors import InputError, Problem, ScenarioError
+from sim.explain import explain, show, unknown_key
+from sim.hardware import Gpu
+from sim.model import Model
+from sim.noun import Noun
+from sim.scenario_parts import Parts, layout_problems
+from sim.strategy import Strategy
+from sim.topology import Topology
+from sim.workload import Precision, Workload
+
+REQUIRED = ("model", "gpu", "workload", "layouts")
+SIMPLE = ("name", "description", "usable_memory", "granularity")
+
+
+class Scenario(Noun):
+    """A model, a machine, the work of one step and the layouts to compare. Immutable; may be pickled."""
+
+    name: str = Field("scenario", min_length=1, max_length=200)
+    """The question it answers; the title of the answer."""
+    description: str = ""
+    model: Model
+    gpu: Gpu
+    topology: SerializeAsAny[Topology]
+    precision: Precision = Precision()
+    workload: Workload
+    layouts: tuple[SerializeAsAny[Strategy], ...] = Field(min_length=1)
+    usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Fraction of the GPU's memory that an engine uses."""
+    granularity: Literal["folded", "ranks"] = "folded"
+    """Simulate one rank of each class, or every rank; the answer is the same."""
+
+    @field_validator("usable_memory", mode="before")
+    @classmethod
+    def _no_flag(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError(f"must be a fraction such as 0.9, not {show(value)}")
+        return value
+
+    @model_validator(mode="after")
+    def _layouts_exist(self) -> Scenario:
+        found = list(layout_problems(self.layouts, self.model, self.workload.phase, self.topology))
+        if found:
+            raise ValueError("\n".join(map(str, found)))
+        return self
+
+    def layout(self, tag: str) -> Strategy:
+        """Return the layout with this tag.
+
+        Raises
+        ------
+        ScenarioError
+            If there is none; lists the tags.
+        """
+        for layout in self.layouts:
+            if layout.label == tag:
+                return layout
+        tags = ", ".join(layout.label for layout in self.layouts)
+        raise ScenarioError(f"no layout has the tag {show(tag)}; choose one of {tags}")
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the scenario with every default written out, as plain data that ``parse_scenario`` reads.
+
+        Models and GPUs of the catalogue are named, all others are written in full.
+        """
+        model, gpu = _by_name(self.model, load_model), _by_name(self.gpu, load_gpu)
+        fixed = {"name": self.name, "description": self.description, "model": model, "gpu": gpu}
+        return {
+            **fixed,
+            "topology": _plain(self.topology),
+            "precision": _plain(self.precision),
+            "workload": _plain(self.workload),
+            "usable_memory": self.usable_memory,
+            "granularity": self.granularity,
+            "layouts": [{"strategy": layout.kind, **_plain(layout)} for layout in self.layouts],
+        }
+
+
+def _plain(noun: Noun) -> dict[str, Any]:
+    return noun.model_dump(mode="json", exclude_none=True)
+
+
+def _by_name(noun: Any, load: Callable[[str], Any]) -> str | dict[str, Any]:
+    try:
+        known = load(noun.name)
+    except InputError:
+        known = None
+    return str(noun.name) if known == noun else _plain(noun)
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """Read a scenario file.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem of the file, each with ``file:line:col``.
+    """
+    document = read_file(path)
+    parts = Parts(Path(path).parent, document.problems)
+    scenario = _assemble({"name": Path(path).stem} | document.data, parts)
+    if scenario is None:
+        raise ScenarioError(sorted(map(document.place, parts.problems), key=_line))
+    return scenario
+
+
+def parse_scenario(data: dict[str, Any], base: Path | None = None) -> Scenario:
+    """Build a scenario from the data of a file; nouns may stand in for their data.
+
+    Parameters
+    ----------
+    base
+        Folder from which a relative path to a model starts.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem.
+    """
+    if not isinstance(data, dict):
+        raise ScenarioError(f"must be keys such as model, gpu and layouts, not {show(data)}")
+    parts = Parts(base)
+    scenario = _assemble(data, parts)
+    if scenario is None:
+        raise ScenarioError(parts.problems)
+    return scenario
+
+
+def _assemble(data: dict[str, Any], parts: Parts) -> Scenario | None:
+    """Return the scenario, or ``None`` after noting every problem in ``parts``."""
+    for key in data:
+        if key not in Scenario.model_fields:
+            parts.note(Problem(unknown_key(key, Scenario.model_fields), str(key)))
+    for key in REQUIRED:
+        if data.get(key) is None:
+            parts.note(Problem(f"is missing; a scenario needs {', '.join(REQUIRED)}", key))
+    fields = {key: value for key, value in data.items() if key in SIMPLE} | parts.read(data)
+    try:
+        scenario = Scenario.model_validate(fields)
+    except ValidationError as error:
+        for problem in explain(error, Scenario, fields):
+            if problem.key in SIMPLE or not parts.problems:  # the other parts have been explained already
+                parts.note(problem)
+        return None
+    return None if parts.problems else scenario
+
+
+def _line(problem: str | Problem) -> tuple[int, int]:
+    """Sort key: problems in the order of the file, those of other files first."""
+    where = problem.where if isinstance(problem, Problem) else ""
+    _, line, column = ("", "", *where.rsplit(":", 2))[-3:]
+    return (int(line), int(column)) if line.isdigit() and column.isdigit() else (0, 0)

@@ -1,0 +1,170 @@
+"""Read the parts of a scenario one by one, so that a wrong part does not hide the problems of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from sim.catalog_gpus import load_gpu
+from sim.catalog_models import load_model
+from sim.catalog_strategies import parse_layout, spellings
+from sim.catalog_topologies import parse_topology
+from sim.errors import InputError, Problem
+from sim.explain import explain, show
+from sim.hardware import Gpu
+from sim.model import Model
+from sim.noun import Noun
+from sim.strategy import Strategy
+from sim.topology import Topology
+from sim.workload import Phase, Precision, Workload
+
+T = TypeVar("T")
+N = TypeVar("N", bound=Noun)
+MOST_GPUS_BUILT = 1024
+"""Larger machines are not built only to see whether they can be."""
+
+
+class Parts:
+    """The parts of a scenario that could be read, and every problem met on the way.
+
+    Parameters
+    ----------
+    base
+        Folder from which a relative path to a model starts.
+    problems
+        What was wrong with the file as YAML. A key that has a problem there gets no second one.
+    """
+
+    def __init__(self, base: Path | None, problems: Sequence[Problem] = ()):
+        self.base = base
+        self.problems = list(problems)
+        self._reported = {p.key for p in problems if p.key}
+
+    def note(self, problem: Problem) -> None:
+        """Add a problem."""
+        if problem.key not in self._reported:
+            self.problems.append(problem)
+
+    def part(self, key: str, value: Any, read: Callable[[Any], T]) -> T | None:
+        """Read the value of one key; ``None`` if it is absent or wrong."""
+        if value is None:
+            return None
+        try:
+            return read(value)
+        except InputError as error:
+            for problem in error.problems:
+                complete = problem.where or f"{problem.key}.".startswith(f"{key}.")
+                path = ".".join(filter(None, (key, problem.key)))
+                self.note(problem if complete else problem._replace(key=path))
+        return None
+
+    def read(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return model, gpu, topology, workload, precision, layouts; ``None`` for what is absent or wrong."""
+        model = self.part(
+            "model", data.get("model"), lambda v: noun(Model, v, lambda n: load_model(n, self.base))
+        )
+        gpu = self.part("gpu", data.get("gpu"), lambda v: noun(Gpu, v, load_gpu))
+        wanted = data.get("topology") or (default_topology(gpu) if gpu else None)
+        topology = self.part("topology", wanted, parse_topology)
+        if gpu and topology and topology.gpu_count <= MOST_GPUS_BUILT:
+            self.part("topology", topology, lambda machine: machine.build(gpu))
+        workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))
+        precision = self.part("precision", data.get("precision") or {}, lambda v: _precision(v, model))
+        layouts = self._layouts(data.get("layouts"))
+        phase = workload.phase if workload else "decode"
+        for problem in layout_problems(layouts, model, phase, topology):
+            self.note(_as_written(problem, data["layouts"]))
+        return {
+            "model": model,
+            "gpu": gpu,
+            "topology": topology,
+            "precision": precision,
+            "workload": workload,
+            "layouts": None if None in layouts else layouts,
+        }
+
+    def _layouts(self, value: Any) -> list[Strategy | None]:
+        """Every layout that can be read, ``None`` for the others."""
+        if value is None:
+            return [None]
+        if not isinstance(value, (list, tuple)) or not value:
+            self.note(
+                Problem(f"must be a list such as [{{strategy: tp, tp: 8}}], not {show(value)}", "layouts")
+            )
+            return [None]
+        return [self.part(f"layouts.{i}", item or {}, _layout) for i, item in enumerate(value)]
+
+
+def default_topology(gpu: Gpu) -> str:
+    """Name the machine a GPU usually comes in: NVL72, an NVSwitch box, DGX-1, or a PCIe box."""
+    if gpu.nvlink is None or gpu.nvlink.generation.endswith("-bridge"):
+        return "pcie-8"
+    if gpu.name.startswith("gb"):
+        return "nvl72"
+    return "dgx1" if gpu.nvlink.generation == "nvlink2" else "hgx-8"
+
+
+def layout_problems(
+    layouts: Sequence[Strategy | None], model: Model | None, phase: Phase, topology: Topology | None
+) -> Iterator[Problem]:
+    """Yield why layouts cannot exist for this model on this machine, or cannot be told apart.
+
+    ``None`` stands for what could not be read; what depends on it is not checked.
+    """
+    seen: dict[str, int] = {}
+    for i, layout in enumerate(layouts):
+        if layout is None:
+            continue
+        key = f"layouts.{i}"
+        found = layout.check(model, phase) if model else []
+        for problem in found:
+            known = problem.key in (*type(layout).model_fields, "strategy")
+            yield problem._replace(key=f"{key}.{problem.key}" if known else key)
+        if model and topology and not found:
+            gpus, have = layout.gpus(model), topology.gpu_count
+            if gpus > have:
+                text = f"needs {gpus} GPUs, the topology ({topology.kind}) has {have}"
+                yield Problem(f"{text}; choose smaller degrees or a larger topology", key)
+        first = seen.setdefault(layout.label, i)
+        if first != i:
+            hint = f"give one of them a tag of its own, such as tag: {layout.label}-b"
+            yield Problem(f"has the same tag {layout.label!r} as layouts.{first}; {hint}", key)
+
+
+def noun(cls: type[N], value: Any, load: Callable[[str], N] | None = None) -> N:
+    """Read a noun from its fields, or by name. Raises ``InputError``."""
+    if isinstance(value, cls):
+        return value
+    if load and isinstance(value, str):
+        return load(value)
+    if not isinstance(value, dict):
+        example = "a name" if load else f"keys such as {next(iter(cls.model_fields))}"
+        raise InputError(f"must be {example}, not {show(value)}")
+    try:
+        return cls.model_validate(value)
+    except ValidationError as error:
+        raise InputError(explain(error, cls, value)) from None
+
+
+def _layout(value: Any) -> Strategy:
+    return value if isinstance(value, Strategy) else parse_layout(value)
+
+
+def _as_written(problem: Problem, layouts: Any) -> Problem:
+    """Name the field of a layout as the user spelled it."""
+    _, index, *name = problem.key.split(".")
+    item = layouts[int(index)]
+    if not name or not isinstance(item, dict):
+        return problem
+    known = spellings(type(parse_layout(item)))
+    written = next((key for key in item if known.get(key) == name[0]), name[0])
+    return problem._replace(key=f"layouts.{index}.{written}")
+
+
+def _precision(value: Any, model: Model | None) -> Precision:
+    """Weights that are not said are in the checkpoint's own format."""
+    precision = noun(Precision, value)
+    return precision.resolve(model) if model else precision
