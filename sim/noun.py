@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+
+def _hashable(value: Any) -> Hashable:
+    """Mappings and lists as tuples; everything else as it is."""
+    if isinstance(value, dict):
+        return tuple((key, _hashable(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    return value  # type: ignore[no-any-return]
 
 
 class Noun(BaseModel):
@@ -16,7 +27,7 @@ class Noun(BaseModel):
 
     @cached_property
     def _hash(self) -> int:
-        return hash((type(self), *(getattr(self, name) for name in type(self).model_fields)))
+        return hash((type(self), *(_hashable(getattr(self, name)) for name in type(self).model_fields)))
 
     def __hash__(self) -> int:
         return self._hash

@@ -1,0 +1,161 @@
+"""Say why: one line per finding, each with the figure behind it, and what a result leaves out.
+
+Findings are read off the placement and the report, never off a strategy's name, so that a third party's layout gets
+the same sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from sim.evaluate import BUBBLE, WAITING, Evaluation
+from sim.model import Attention, Model, MoeFfn
+from sim.report import LayoutReport
+from sim.units import format_bytes, format_count, format_seconds
+from sim.workload import Workload
+
+NOTABLE = 0.05  # parts of a step below this are not worth a sentence
+
+
+def _fraction(copies: float) -> str:
+    """The part of all bytes that are copies, in words."""
+    part = Fraction(1 - 1 / copies).limit_denominator(64)
+    words = {Fraction(1, 2): "half", Fraction(2, 3): "two thirds", Fraction(3, 4): "three quarters"}
+    return words.get(part, f"{100 * (1 - 1 / copies):.0f} %")
+
+
+def _heads(attention: Attention) -> str:
+    if attention.kind == "mla":
+        return "1 latent KV head"
+    return f"{attention.cached_heads} KV head{'s' if attention.cached_heads > 1 else ''}"
+
+
+def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
+    """Why KV bytes are held more than once, or how the layout avoids it where plain TP would not."""
+    cut = evaluation.placement.cut
+    attentions = [layer.attention for layer in evaluation.placement.model.kinds if layer.attention]
+    if not attentions:
+        return None
+    fewest = min(attentions, key=lambda a: a.cached_heads)
+    ranks = cut.mesh.count(cut.axes("attention_heads"))
+    sharers = cut.mesh.count(cut.trim(cut.kv_tokens))
+    each, copies = fewest.cached_heads, report.kv.duplication
+    if copies > 1 + 1e-9:
+        on = ranks / each
+        lives = f"each lives on {on:.0f} ranks" if on == int(on) and each > 1 else f"it lives on {ranks} ranks"
+        if ranks % each and each % ranks:
+            lives = "some live on several ranks"
+        stopped = f"KV read time stopped falling at {each} rank{'s' if each > 1 else ''}"
+        return (
+            f"{report.tag}: {ranks} ranks share {_heads(fewest)}, so {lives}: {_fraction(copies)} of all KV bytes "
+            f"are copies ({copies:.2f}x), and {stopped}"
+        )
+    if sharers > 1:
+        return f"{report.tag}: every KV byte is held once; {sharers} ranks share each sequence's tokens"
+    groups = cut.mesh.count(cut.trim(cut.sequences)) * evaluation.strategy.replicas
+    if groups > 1:
+        return f"{report.tag}: every KV byte is held once; each of {groups} groups keeps its own sequences"
+    return None
+
+
+def memory(report: LayoutReport, workload: Workload) -> str | None:
+    """What would fit where the scenario does not."""
+    if report.feasible:
+        return None
+    m = report.memory
+    context = max(length for _, length in workload.sequences.groups)
+    fits = []
+    if m.max_batch:
+        fits.append(f"batch {m.max_batch:,} at this context fits")
+    if m.max_context:
+        fits.append(f"context {format_count(m.max_context)} at this batch fits")
+    if not fits:
+        rest = m.weights_bytes + m.reserve_bytes
+        if rest > m.capacity_bytes:
+            fits.append(f"the weights alone ({format_bytes(m.weights_bytes)} per GPU) leave no room")
+        else:
+            fits.append(f"not even one sequence of {format_count(context)} tokens fits")
+    return f"{report.tag}: does not fit: {report.reasons[0]}; {', '.join(fits)}"
+
+
+def time(report: LayoutReport) -> str:
+    """What bounds the step, and how far it is from the floor."""
+    step = report.step
+    extra = ""
+    for name in (WAITING, BUBBLE):
+        if (share := step.breakdown.get(name, 0.0) / step.seconds) > NOTABLE:
+            extra += f"; {name} takes {100 * share:.0f} %"
+    if (share := step.exposed_communication_seconds / step.seconds) > NOTABLE:
+        extra += f"; communication that nothing hides takes {100 * share:.0f} %"
+    ratio = step.seconds / step.floor_seconds if step.floor_seconds else float("inf")
+    return (
+        f"{report.tag}: {format_seconds(step.seconds)} a step, {ratio:.1f}x its floor; "
+        f"most goes to {step.bottleneck}{extra}"
+    )
+
+
+def weights(report: LayoutReport) -> str | None:
+    """Weights that are held more than once inside the layout."""
+    copies = report.weights.duplication
+    if copies < 1 + NOTABLE:
+        return None
+    extra = (report.weights.held_bytes - report.weights.unique_bytes) / report.gpus
+    return f"{report.tag}: weights are held {copies:.2f}x, {format_bytes(extra)} of copies on each GPU"
+
+
+def ranking(reports: Sequence[LayoutReport]) -> Iterator[str]:
+    """Which layout is best at what, among those that fit."""
+    fit = [r for r in reports if r.feasible]
+    if not fit:
+        yield "No layout fits: see each one's largest batch and longest context"
+        return
+    if len(reports) == 1:
+        return
+    fast = min(fit, key=lambda r: r.step.seconds)
+    busy = max(fit, key=lambda r: r.output_tokens_per_s_per_gpu)
+    roomy = max(reports, key=lambda r: r.memory.max_batch / r.gpus)
+    yield f"Lowest latency: {fast.tag} ({format_seconds(fast.step.seconds)} a step, {fast.tokens_per_s_per_user:.1f} tokens/s/user)"
+    yield f"Most work per GPU at this batch: {busy.tag} ({busy.output_tokens_per_s_per_gpu:,.1f} output tokens/s/GPU)"
+    if roomy.memory.max_batch:
+        yield f"Most room per GPU: {roomy.tag} (batch up to {roomy.memory.max_batch:,} on {roomy.gpus} GPUs)"
+
+
+def findings(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> tuple[str, ...]:
+    """All findings: the ranking first, then each layout's own."""
+    lines = list(ranking(reports))
+    for evaluation, report in zip(evaluations, reports, strict=True):
+        found = [
+            duplication(evaluation, report),
+            memory(report, evaluation.workload),
+            weights(report),
+            time(report),
+        ]
+        lines += [line for line in found if line]
+    return tuple(lines)
+
+
+def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload) -> tuple[str, ...]:
+    """What the results of this scenario do not contain."""
+    lines = []
+    if workload.phase == "decode":
+        lines.append("requests coming and going: a step has exactly this batch, no prefill runs beside it")
+        lines.append("how batches are padded for CUDA graphs, and the last partly filled block of a paged cache")
+    else:
+        lines.append("chunked prefill and prefix caching: every prompt runs whole, in one step")
+    if workload.query_tokens > 1:
+        lines.append("acceptance and drafting: each step counts one token per sequence, whatever is accepted")
+    if any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds):
+        lines.append("routing skew: tokens choose experts evenly; the expected number of distinct experts is read")
+    if any(e.strategy.two_batch_overlap or max(e.strategy.pieces(2)) > 1 for e in evaluations):
+        lines.append("slower kernels while communication runs beside them on the same GPU")
+    fabric = evaluations[0].machine.collectives.fabric
+    kinds = {kind for _, kind in fabric.graph.nodes(data="kind")}
+    if "nvswitch" in kinds:
+        lines.append("all-reduce inside the NVSwitch (SHARP): rings and direct exchange only")
+    if "ib_switch" in kinds:
+        lines.append("other traffic on the network, and adaptive routing")
+    gpu = evaluations[0].machine.kernels.gpu
+    if not gpu.name.startswith(gpu.constants):
+        lines.append(f"measurements of the {gpu.name}: its kernels reach the fractions measured on the {gpu.constants}")
+    return (*lines, *model.not_modelled)

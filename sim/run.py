@@ -1,0 +1,91 @@
+"""The three things people do: load a scenario, simulate one layout, compare all of them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from sim.collectives import Collectives
+from sim.constants_fabric import load_fabric_constants
+from sim.evaluate import Evaluation
+from sim.findings import findings, left_out
+from sim.hardware import Gpu
+from sim.kernels import Kernels, load_constants
+from sim.placement import Placement
+from sim.report import LayoutReport, Report
+from sim.scenario import Scenario, load_scenario
+from sim.step import Machine
+from sim.strategy import Strategy
+from sim.topology import Topology
+
+
+def load(path: str | Path) -> Scenario:
+    """Read and check a scenario file.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem of the file, each with ``file:line:col``.
+    """
+    return load_scenario(path)
+
+
+@lru_cache(maxsize=8)
+def machine(gpu: Gpu, topology: Topology) -> Machine:
+    """Kernels and collectives of a GPU on a topology; kept, because many layouts run on one machine."""
+    kernels = Kernels(gpu, load_constants(gpu.constants))
+    return Machine(kernels, Collectives(topology.build(gpu), gpu, load_fabric_constants()))
+
+
+def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
+    """One layout of a scenario, by tag or as a strategy; its parts are computed when they are asked for.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no layout with this tag.
+    """
+    strategy = scenario.layout(layout) if isinstance(layout, str) else layout
+    precision = scenario.precision.resolve(scenario.model)
+    return Evaluation(
+        Placement(scenario.model, strategy, precision),
+        machine(scenario.gpu, scenario.topology),
+        scenario.workload,
+        scenario.usable_memory,
+        scenario.granularity,
+    )
+
+
+def simulate(scenario: Scenario, layout: Strategy | str) -> LayoutReport:
+    """Duplication, memory and step time of one layout. Raises as ``evaluate`` and ``Evaluation.step`` do."""
+    return evaluate(scenario, layout).report()
+
+
+def compare(scenario: Scenario) -> Report:
+    """All layouts of a scenario, in its order, with findings and what is left out."""
+    from sim import __version__
+
+    evaluations = [evaluate(scenario, layout) for layout in scenario.layouts]
+    reports = tuple(e.report() for e in evaluations)
+    return Report(
+        scenario=scenario.name,
+        version=__version__,
+        layouts=reports,
+        findings=findings(evaluations, reports),
+        not_modelled=left_out(evaluations, scenario.model, scenario.workload),
+        assumptions=assumptions(scenario),
+        resolved=scenario.resolved(),
+    )
+
+
+def assumptions(scenario: Scenario) -> dict[str, str]:
+    """Where every figure that is not arithmetic comes from."""
+    gpu = scenario.gpu
+    found = {f"{gpu.name} {key}": source for key, source in gpu.sources.items()}
+    found[f"kernel constants {gpu.constants}"] = load_constants(gpu.constants).source
+    for name, source in load_fabric_constants().sources.items():
+        found[f"collective constants {name}"] = source
+    if scenario.model.source:
+        found[f"model {scenario.model.name}"] = scenario.model.source
+    found["usable memory"] = f"{scenario.usable_memory:g} of the capacity, from the scenario"
+    return found
