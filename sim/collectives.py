@@ -18,6 +18,7 @@ from sim.errors import InputError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
 from sim.rings import best_rings
+from sim.routes import Routes
 
 KINDS = (
     "all_reduce",
@@ -69,6 +70,14 @@ class _Stage(NamedTuple):
 class _Plan(NamedTuple):
     algorithm: str
     stages: tuple[_Stage, ...]
+
+    def sent(self) -> dict[int, float]:
+        """Bytes that each rank sends per byte of the message."""
+        total: dict[int, float] = {}
+        for stage in self.stages:
+            for source, _, size in stage.flows:
+                total[source] = total.get(source, 0.0) + size
+        return total
 
 
 class _Timing(NamedTuple):
@@ -144,13 +153,8 @@ class Collectives:
 
     def _compute(self, kind: str, ranks: tuple[int, ...]) -> CollectiveCost:
         best, plan = self._best(kind, ranks)
-        sent = dict.fromkeys(ranks, 0.0)
-        for stage in plan.stages:
-            for source, _, size in stage.flows:
-                sent[source] += size
-        return CollectiveCost(
-            best.alpha, best.seconds_per_byte, best.floor, max(sent.values()), best.algorithm, best.tier
-        )
+        wire = max(plan.sent().values())
+        return CollectiveCost(best.alpha, best.seconds_per_byte, best.floor, wire, best.algorithm, best.tier)
 
     def _best(self, kind: str, ranks: tuple[int, ...]) -> tuple[_Timing, _Plan]:
         """The algorithm with the least time per byte; the floor is the least of all."""
@@ -216,14 +220,16 @@ class Collectives:
         efficiency = {k: self.constants.link_efficiency(k, kind) for k in {e.kind for _, e in used}}
         floor = max(load / e.bandwidth for load, e in used)
         pace = max(load / (e.bandwidth * efficiency[e.kind]) for load, e in used)
-        out: dict[int, list[float]] = {}
-        for load, e in zip(total, part.edges, strict=True):
-            if part.kinds[e.source] == "gpu":
-                node = out.setdefault(e.source, [0.0, 0.0])
-                node[0], node[1] = node[0] + load, node[1] + e.bandwidth
-        bound = max(load / bandwidth for load, bandwidth in out.values())
+        bound = self._least_time(part, plan)
         ideal = len(efficiency) == 1 and floor <= bound * (1 + 1e-12)
         return _Timing(alpha, pace, floor, plan.algorithm, _TIERS[slowest], ideal)
+
+    def _least_time(self, part: Routes, plan: _Plan) -> float:
+        """Seconds per byte that no algorithm beats: what a rank sends over all its links at once."""
+        width = [0.0] * len(part.kinds)
+        for e in part.edges:
+            width[e.source] += e.bandwidth
+        return max(sent / width[part.index[self.fabric.gpus[r]]] for r, sent in plan.sent().items())
 
 
 def _check(kind: str, ranks: Sequence[int]) -> None:

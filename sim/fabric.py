@@ -39,7 +39,10 @@ class Fabric:
     graph
         Directed graph. A node has ``kind`` (one of ``KINDS``) and optionally ``unit``: the number of the
         server it belongs to. Units must be built alike, and nodes without one (leaf and spine switches) join
-        them. An edge is one direction of a link: ``kind``, ``bandwidth`` in bytes/s, ``latency`` in seconds.
+        them. An edge is one direction of a connection: ``kind``, ``bandwidth`` in bytes/s, ``latency`` in
+        seconds, and optionally ``links``, the number of parallel links it consists of (1). Traffic splits
+        over parallel switches by links, never by bandwidth, so that a faster link cannot attract traffic that
+        slows others. The graph must not be changed afterwards.
     gpus
         GPU nodes as the system numbers them: rank r runs on ``gpus[r]``.
 
@@ -188,13 +191,13 @@ class Fabric:
     def _width(self, members: list[list[str]], node: int, member: str) -> float:
         if len(members[node]) == 1:
             return 1.0
-        return float(sum(link["bandwidth"] for link in self._links[member].values()))
+        return float(sum(link.get("links", 1) for link in self._links[member].values()))
 
     def direct_links(self, ranks: Sequence[int]) -> dict[tuple[int, int], float]:
-        """Return bytes/s of the NVLink links that join two of ``ranks`` without a switch between."""
+        """Return how many NVLink links join two of ``ranks`` without a switch between."""
         rank = {self.gpu(r): r for r in ranks}
         return {
-            (r, rank[v]): link["bandwidth"]
+            (r, rank[v]): float(link.get("links", 1))
             for g, r in rank.items()
             for v, link in self._links[g].items()
             if v in rank and tier(link["kind"]) == "nvlink"

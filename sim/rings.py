@@ -18,12 +18,12 @@ def best_rings(width: Mapping[tuple[int, int], float], ranks: Sequence[int]) -> 
     Parameters
     ----------
     width
-        Bytes/s of the direct links, by ``(from, to)``, the same in both directions.
+        How many links join two ranks directly, by ``(from, to)``, the same in both directions.
 
     Returns
     -------
     list of (order, part)
-        Each ring and the part of the data that goes around it, in proportion to its narrowest link. Empty if
+        Each ring and the part of the data that goes around it, in proportion to its narrowest place. Empty if
         there is none.
     """
     if not 3 <= len(ranks) <= _MOST_RANKS:

@@ -1,6 +1,7 @@
 """Shortest routes over a part of a fabric, and the load that flows put on its links.
- Switches that are alike (same neighbours over links in the same proportion) are folded into one, with their
-bandwidth added up. That is exact, because traffic over parallel switches splits in proportion to their links,
+ Switches that are alike (same neighbours over links in the same proportion) are folded into one. That is
+ exact,
+because traffic over parallel switches splits in proportion to their links,
 and it turns an 18-chip NVLink domain into a star. What remains is split evenly over all routes of lowest
 cost.
 """
@@ -54,7 +55,7 @@ class Routes:
     nodes
         Node ids with their ``kind``; nothing outside them is used.
     links
-        ``{source: {target: attributes}}`` with ``kind``, ``bandwidth`` and ``latency``.
+        ``{source: {target: attributes}}`` with ``kind``, ``bandwidth``, ``latency`` and optionally ``links``.
     """
 
     def __init__(self, nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[str, Any]]]):
@@ -78,12 +79,17 @@ class Routes:
             for v, link in targets.items():
                 merged.setdefault((a, index[v]), []).append((u, v, link))
         for (a, b), real in merged.items():
-            bandwidth = sum([link["bandwidth"] for _, _, link in real])
             link = real[0][2]
+            if len(real) == 1:
+                bandwidth, parts = link["bandwidth"], [1.0]
+            else:  # each takes its part, so the one that is slow for its part limits them all
+                total = sum([x.get("links", 1) for _, _, x in real])
+                parts = [x.get("links", 1) / total for _, _, x in real]
+                bandwidth = min([x["bandwidth"] / part for (_, _, x), part in zip(real, parts, strict=True)])
             edge = Edge(a, b, link["kind"], tier(link["kind"]), bandwidth, link["latency"])
             self._out[a].append((b, _HOP_COST[edge.tier], len(self.edges)))
             self.edges.append(edge)
-            self.shares.append([(u, v, link["bandwidth"] / bandwidth) for u, v, link in real])
+            self.shares.append([(u, v, part) for (u, v, _), part in zip(real, parts, strict=True)])
         self._trees: dict[int, _Tree] = {}
         self._fan: dict[int, dict[int, int]] = {}
         self._only_switch = [self._through_switch(u) for u in range(len(names))]
@@ -268,7 +274,7 @@ def _alike(nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[st
 
 
 def _neighbourhood(links: Mapping[str, Mapping[str, Any]]) -> frozenset[Any]:
-    widest = max((link["bandwidth"] for link in links.values()), default=1.0)
+    most = max((link.get("links", 1) for link in links.values()), default=1)
     return frozenset(
-        (n, link["kind"], link["latency"], link["bandwidth"] / widest) for n, link in links.items()
+        (n, link["kind"], link["latency"], link.get("links", 1) / most) for n, link in links.items()
     )

@@ -74,10 +74,13 @@ def new_graph() -> nx.DiGraph:
     return nx.DiGraph()
 
 
-def connect(graph: nx.DiGraph, a: str, b: str, kind: str, bandwidth: float, latency: float) -> None:
-    """Add a link in both directions: ``bandwidth`` bytes/s in each, ``latency`` seconds."""
-    graph.add_edge(a, b, kind=kind, bandwidth=bandwidth, latency=latency)
-    graph.add_edge(b, a, kind=kind, bandwidth=bandwidth, latency=latency)
+def connect(
+    graph: nx.DiGraph, a: str, b: str, kind: str, bandwidth: float, latency: float, links: int = 1
+) -> None:
+    """Connect two nodes in both directions: ``bandwidth`` bytes/s in each over all ``links``, ``latency``
+    seconds."""
+    graph.add_edge(a, b, kind=kind, bandwidth=bandwidth, latency=latency, links=links)
+    graph.add_edge(b, a, kind=kind, bandwidth=bandwidth, latency=latency, links=links)
 
 
 def need_nvlink(gpu: Gpu, topology: str, *, bridge: bool = False) -> tuple[str, int, float]:

@@ -37,7 +37,7 @@ def dgx1(gpu: Gpu) -> Fabric:
     ids = [f"gpu{i}" for i in range(8)]
     graph.add_nodes_from(ids, kind="gpu")
     for (a, b), count in LINKS.items():
-        connect(graph, ids[a], ids[b], generation, count * rate, LINK_LATENCY["nvlink"])
+        connect(graph, ids[a], ids[b], generation, count * rate, LINK_LATENCY["nvlink"], count)
     return Fabric("dgx1", f"8 × {gpu.name} in a hybrid cube mesh", graph, ids)
 
 

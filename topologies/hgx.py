@@ -53,7 +53,7 @@ def hgx(gpu: Gpu, gpus: int = 8) -> Fabric:
     for i, count in enumerate(links_per_chip(links, chips)):
         for g in ids:
             if count:
-                connect(graph, g, f"nvswitch{i}", generation, count * rate, LINK_LATENCY["nvlink"] / 2)
+                connect(graph, g, f"nvswitch{i}", generation, count * rate, LINK_LATENCY["nvlink"] / 2, count)
     return Fabric(f"hgx-{gpus}", f"{gpus} × {gpu.name} on {chips} NVSwitch chips", graph, ids)
 
 

@@ -1,0 +1,367 @@
+"""Collectives against closed forms, and the properties that hold on every fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from math import ceil
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.catalog_gpus import load_gpu
+from sim.catalog_topologies import parse_topology
+from sim.collectives import FREE, KINDS, Collectives
+from sim.constants_fabric import FabricConstants, load_fabric_constants
+from sim.errors import InputError, TopologyError
+from sim.fabric import Fabric
+from sim.hardware import Gpu
+
+C = load_fabric_constants()
+V100, H100, H200, B200 = (load_gpu(n) for n in ("v100-sxm2-32gb", "h100-sxm", "h200-sxm", "b200-sxm"))
+GB200, L40S, H100_PCIE = (load_gpu(n) for n in ("gb200", "l40s", "h100-pcie"))
+EXACT = 1e-9
+Spec = str | dict[str, object]
+
+
+def exactly(value: Any) -> Any:
+    """To 1e-9 relative; the default absolute tolerance would swallow seconds per byte."""
+    return pytest.approx(value, rel=EXACT, abs=0)
+
+
+def on(spec: Spec, gpu: Gpu) -> Collectives:
+    return Collectives(parse_topology(spec).build(gpu), gpu, C)
+
+
+def floor(spec: Spec, gpu: Gpu, kind: str, n: int) -> float:
+    return on(spec, gpu).cost(kind, tuple(range(n))).floor_seconds_per_byte
+
+
+# -- closed forms, M = 1 byte
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_ring_collectives_on_a_switch(n: int) -> None:
+    egress = 450e9
+    assert floor("hgx-8", H200, "all_reduce", n) == exactly(2 * (n - 1) / n / egress)
+    assert floor("hgx-8", H200, "reduce_scatter", n) == exactly((n - 1) / n / egress)
+    assert floor("hgx-8", H200, "all_gather", n) == exactly((n - 1) / egress)
+    assert floor("hgx-8", H200, "broadcast", n) == exactly(1 / egress)
+    assert floor("hgx-8", H200, "gather", n) == exactly((n - 1) / egress)
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpu", "n"), [("hgx-8", H100, 8), ("nvl72", GB200, 64), ("nvl72", GB200, 72)]
+)
+def test_all_to_all_on_a_crossbar_is_bound_by_egress(spec: str, gpu: Gpu, n: int) -> None:
+    assert gpu.nvlink
+    assert floor(spec, gpu, "all_to_all", n) == exactly(1 / gpu.nvlink.bandwidth)
+
+
+@pytest.mark.parametrize("n", [4, 6, 8, 16, 64])
+def test_all_to_all_on_a_ring_is_bound_by_its_bisection(n: int) -> None:
+    """Half of the ranks send to the other half over the two links that cross, each way."""
+    link = 225e9
+    crossing = (n / 2) ** 2 / (n - 1)
+    assert floor(f"ring-{n}", H100, "all_to_all", n) == exactly(crossing / (2 * link))
+    if n == 64:
+        assert floor("ring-64", H100, "all_to_all", n) == pytest.approx(n / 8 / link, rel=0.02, abs=0)
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_all_reduce_on_a_ring_uses_both_directions(n: int) -> None:
+    assert floor(f"ring-{n}", H100, "all_reduce", n) == exactly(2 * (n - 1) / n / 450e9)
+
+
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_direct_mesh_sends_over_every_link_at_once(n: int) -> None:
+    link = 450e9 / (n - 1)
+    assert floor(f"fully_connected-{n}", H100, "all_to_all", n) == exactly(1 / (n - 1) / link)
+    cost = on(f"fully_connected-{n}", H100).cost("all_reduce", tuple(range(n)))
+    assert cost.floor_seconds_per_byte == exactly(2 / n / link)
+    assert floor(f"fully_connected-{n}", H100, "send", 2) == exactly(1 / link)
+
+
+def test_pcie_over_two_sockets_is_bound_by_the_cpu_link() -> None:
+    spec: Spec = {"kind": "pcie", "gpus": 8, "cpu_link": "20 GB/s"}
+    assert floor(spec, L40S, "all_to_all", 8) == exactly(4 * 4 / 7 / 20e9)
+    assert floor(spec, L40S, "all_to_all", 4) == exactly(1 / 32e9)  # one socket: the slot
+    wide: Spec = {"kind": "pcie", "gpus": 8, "cpu_link": "1000 GB/s"}
+    assert floor(wide, L40S, "all_to_all", 8) == exactly(1 / 32e9)
+
+
+@pytest.mark.parametrize(("nodes", "inside"), [(2, 8), (4, 8), (8, 8), (3, 4)])
+def test_collectives_over_servers_are_bound_by_the_nics(nodes: int, inside: int) -> None:
+    spec: Spec = {"kind": "cluster", "nodes": nodes, "node": f"hgx-{inside}", "nic": "400 Gb/s"}
+    n, nic = nodes * inside, 50e9
+    rail = (nodes - 1) / nodes / inside
+    nvlink = (
+        (inside - 1) / inside / 450e9
+    )  # the bound once the NICs of a server together outrun a GPU's NVLink
+    assert floor(spec, H100, "all_reduce", n) == exactly(2 * max(rail / nic, nvlink))
+    assert floor(spec, H100, "reduce_scatter", n) == exactly(max(rail / nic, nvlink))
+    assert floor(spec, H100, "all_gather", n) == exactly(n * max(rail / nic, nvlink))
+    assert floor(spec, H100, "all_to_all", n) == exactly((n - inside) / (n - 1) / nic)
+
+
+def test_a_shared_nic_carries_all_its_gpus() -> None:
+    spec: Spec = {"kind": "cluster", "nodes": 2, "node": "hgx-8", "nics_per_node": 2, "nic": "10 GB/s"}
+    assert floor(spec, H100, "all_to_all", 16) == exactly(4 * 8 / 15 / 10e9)
+
+
+def test_the_cube_mesh_is_bound_by_its_single_links() -> None:
+    """GPUs 0 to 3 exchange over six links of which three per pair of GPUs are single."""
+    assert floor("dgx1", V100, "all_to_all", 4) == exactly(1 / 3 / 25e9)
+    assert floor("dgx1", V100, "send", 2) == exactly(1 / 25e9)
+    two = on("dgx1", V100)
+    assert two.cost("send", (0, 3)).floor_seconds_per_byte == exactly(1 / 50e9)
+
+
+def test_the_cube_mesh_reduces_over_all_its_links() -> None:
+    """One ring of double links, one of single links: together the whole egress of 150 GB/s."""
+    cost = on("dgx1", V100).cost("all_reduce", tuple(range(8)))
+    assert cost.floor_seconds_per_byte == exactly(2 * 7 / 8 / 150e9)
+    assert cost.algorithm == "2 rings"
+
+
+def test_unbalanced_groups_fall_back_to_one_ring() -> None:
+    cost = on("cluster-2", H100).cost("all_reduce", tuple(range(12)))
+    assert cost.algorithm == "ring"
+    assert cost.floor_seconds_per_byte == exactly(11 / 12 / 50e9)  # half each way round
+
+
+# -- measured figures
+
+
+@pytest.mark.parametrize(("gpu", "bus"), [(H200, 367.2e9), (B200, 680e9)])
+def test_all_reduce_reaches_the_measured_bus_bandwidth(gpu: Gpu, bus: float) -> None:
+    """nccl-tests on 8 GPUs, ring, without in-switch reduction."""
+    cost = on("hgx-8", gpu).cost("all_reduce", tuple(range(8)))
+    assert cost.wire_per_byte / cost.seconds_per_byte == pytest.approx(bus, rel=0.01)
+
+
+@pytest.mark.parametrize(("gpu", "us"), [(H100, 4.6), (H200, 4.6), (B200, 7.2)])
+def test_small_all_reduces_take_the_measured_time(gpu: Gpu, us: float) -> None:
+    assert on("hgx-8", gpu).cost("all_reduce", tuple(range(8))).alpha == pytest.approx(us * 1e-6, rel=0.01)
+
+
+def test_one_sided_dispatch_and_combine_take_the_measured_time() -> None:
+    """GB200 NVL72 at one token per rank: 18.9 and 31.0 us over 8 ranks, 27.8 and 32.6 over 64."""
+    rack = on("nvl72", GB200)
+    for n, dispatch, combine in ((8, 18.9e-6, 31.0e-6), (64, 27.8e-6, 32.6e-6)):
+        assert rack.cost("dispatch", tuple(range(n))).alpha == pytest.approx(dispatch, rel=0.1)
+        assert rack.cost("combine", tuple(range(n))).alpha == pytest.approx(combine, rel=0.1)
+
+
+def test_dispatch_over_rdma_comes_near_the_measured_time() -> None:
+    """DeepEP low latency, 128 tokens of 7,168 FP8 values to 8 experts: 118 us over 16 ranks, 173 over 64."""
+    message = 128 * 8 * 7168
+    for nodes, measured in ((2, 118e-6), (8, 173e-6)):
+        cost = on(f"cluster-{nodes}", H100).cost("dispatch", tuple(range(8 * nodes)))
+        assert cost.seconds(message) == pytest.approx(measured, rel=0.2)
+
+
+# -- properties
+
+MACHINES: dict[str, tuple[Spec, Gpu]] = {
+    "hgx": ("hgx-8", H100),
+    "nvl72": ("nvl72-12", GB200),
+    "dgx1": ("dgx1", V100),
+    "ring": ("ring-6", H100),
+    "mesh": ("fully_connected-4", H100),
+    "pairs": ("nvlink_pairs-8", H100_PCIE),
+    "pcie": ("pcie-8", L40S),
+    "cluster": ({"kind": "cluster", "nodes": 3, "node": "hgx-2"}, H100),
+    "shared": ({"kind": "cluster", "nodes": 2, "node": "pcie-4", "nics_per_node": 1}, L40S),
+}
+BUILT = {name: on(spec, gpu) for name, (spec, gpu) in MACHINES.items()}
+machines = st.sampled_from(sorted(BUILT))
+kinds = st.sampled_from(KINDS)
+
+
+def draw_group(data: st.DataObject, kind: str, size: int) -> tuple[int, ...]:
+    ranks = data.draw(st.permutations(range(size)))
+    return tuple(ranks[: 2 if kind == "send" else data.draw(st.integers(2, size))])
+
+
+def rebuilt(c: Collectives, change: Callable[[tuple[str, str], float], float]) -> Collectives:
+    """The same machine with ``change(link, bandwidth)`` on every link."""
+    graph = c.fabric.graph.copy()
+    for u, v, link in graph.edges(data=True):
+        link["bandwidth"] = change((u, v), link["bandwidth"])
+    return Collectives(Fabric("changed", "", graph, c.fabric.gpus), c.gpu, C)
+
+
+@settings(deadline=None)
+@given(machines, kinds, st.data())
+def test_costs_are_sane_everywhere(name: str, kind: str, data: st.DataObject) -> None:
+    c = BUILT[name]
+    ranks = draw_group(data, kind, len(c.fabric))
+    cost, n = c.cost(kind, ranks), len(ranks)
+    assert cost.alpha > 0
+    assert 0 < cost.floor_seconds_per_byte <= cost.seconds_per_byte
+    wire = {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1, "reduce_scatter": (n - 1) / n}.get(kind, 1)
+    assert cost.wire_per_byte == exactly(wire)
+    assert cost.seconds(0) == cost.alpha
+
+
+@settings(deadline=None)
+@given(machines, kinds, st.data(), st.floats(1, 50))
+def test_more_bandwidth_is_never_slower_and_leaves_latency_alone(
+    name: str, kind: str, data: st.DataObject, factor: float
+) -> None:
+    c = BUILT[name]
+    ranks = draw_group(data, kind, len(c.fabric))
+    wider = data.draw(st.sampled_from(sorted({d["kind"] for _, _, d in c.fabric.graph.edges(data=True)})))
+    links = c.fabric.graph.edges
+    faster = rebuilt(c, lambda link, b: b * (factor if links[link]["kind"] == wider else 1)).cost(kind, ranks)
+    assert faster.seconds_per_byte <= c.cost(kind, ranks).seconds_per_byte * (1 + EXACT)
+    assert faster.floor_seconds_per_byte <= c.cost(kind, ranks).floor_seconds_per_byte * (1 + EXACT)
+    assert faster.alpha == c.cost(kind, ranks).alpha
+
+
+@settings(deadline=None)
+@given(machines, kinds, st.data(), st.floats(1, 50))
+def test_one_wider_link_is_never_slower(name: str, kind: str, data: st.DataObject, factor: float) -> None:
+    c = BUILT[name]
+    ranks = draw_group(data, kind, len(c.fabric))
+    u, v = data.draw(st.sampled_from(sorted(c.fabric.graph.edges)))
+    faster = rebuilt(c, lambda link, b: b * (factor if set(link) == {u, v} else 1)).cost(kind, ranks)
+    assert faster.seconds_per_byte <= c.cost(kind, ranks).seconds_per_byte * (1 + EXACT)
+
+
+@settings(deadline=None)
+@given(machines, kinds, st.data())
+def test_equal_shapes_cost_the_same(name: str, kind: str, data: st.DataObject) -> None:
+    """Computed from scratch for both groups, not looked up."""
+    c = BUILT[name]
+    one = draw_group(data, kind, len(c.fabric))
+    others = st.permutations(range(len(c.fabric))).map(lambda p: tuple(p[: len(one)]))
+    other = data.draw(others)
+    if c.fabric.group_shape(one) == c.fabric.group_shape(other):
+        a = Collectives(c.fabric, c.gpu, C).cost(kind, one)
+        b = Collectives(c.fabric, c.gpu, C).cost(kind, other)
+        assert a[:4] == exactly(b[:4])
+        assert a[4:] == b[4:]
+
+
+def test_many_groups_do_share_a_shape() -> None:
+    """So the property above is not vacuous."""
+    cluster, cube = BUILT["cluster"].fabric, BUILT["dgx1"].fabric
+    assert len({cluster.group_shape(p) for p in permutations(range(6), 2)}) == 3  # same box, rail, neither
+    assert len({cube.group_shape(p) for p in permutations(range(8), 2)}) == 14  # of 56
+
+
+@settings(deadline=None)
+@given(machines, kinds, st.data())
+def test_bytes_on_the_last_links_are_the_bytes_delivered(name: str, kind: str, data: st.DataObject) -> None:
+    c = BUILT[name]
+    ranks = draw_group(data, kind, len(c.fabric))
+    n = len(ranks)
+    carried = c.link_bytes(kind, ranks)
+    delivered = {
+        "all_reduce": 2.0 * (n - 1),
+        "reduce_scatter": float(n - 1),
+        "all_gather": n * (n - 1.0),
+        "broadcast": n - 1.0,
+        "gather": n - 1.0,
+        "send": 1.0,
+    }.get(kind, float(n))
+    gpus = set(c.fabric.gpus)
+    into = sum(b for (_, v), b in carried.items() if v in gpus)
+    out = sum(b for (u, _), b in carried.items() if u in gpus)
+    assert into == exactly(out)  # every byte sent arrives
+    assert into >= delivered * (1 - EXACT)  # and more only where GPUs pass bytes on
+    if name in ("hgx", "nvl72", "pcie"):
+        assert into == exactly(delivered)
+    worst = max(b / c.fabric.graph.edges[link]["bandwidth"] for link, b in carried.items())
+    assert worst >= c.cost(kind, ranks).floor_seconds_per_byte * (1 - EXACT)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["cluster", "shared"]), kinds, st.data())
+def test_a_slower_network_is_never_faster(name: str, kind: str, data: st.DataObject) -> None:
+    spec, gpu = MACHINES[name]
+    assert isinstance(spec, dict)
+    c = BUILT[name]
+    ranks = draw_group(data, kind, len(c.fabric))
+    far = on({**spec, "latency": "50 us"}, gpu).cost(kind, ranks)
+    assert far.alpha >= c.cost(kind, ranks).alpha
+    assert far.seconds_per_byte == exactly(c.cost(kind, ranks).seconds_per_byte)
+
+
+def test_latency_counts_once_per_trip_over_the_network() -> None:
+    spec: Spec = {"kind": "cluster", "nodes": 4, "node": "hgx-1", "latency": "10 us"}
+    still: Spec = {"kind": "cluster", "nodes": 4, "node": "hgx-1", "latency": "0 s"}
+    for kind, trips in (("all_reduce", 4), ("all_gather", 2), ("all_to_all", 1)):
+        more = on(spec, H100).cost(kind, (0, 1, 2, 3)).alpha - on(still, H100).cost(kind, (0, 1, 2, 3)).alpha
+        assert more == exactly(trips * 10e-6)
+
+
+# -- edges
+
+
+def test_a_group_of_one_is_free() -> None:
+    assert on("hgx-8", H100).cost("all_reduce", (5,)) == FREE
+    assert on("hgx-8", H100).link_bytes("all_reduce", (5,)) == {}
+
+
+def test_costs_are_computed_once_per_shape() -> None:
+    c = on("cluster-4", H100)
+    assert c.cost("all_reduce", tuple(range(8))) is c.cost("all_reduce", tuple(range(24, 32)))
+    assert c.cost("all_to_all", (0, 8)) is c.cost("all_to_all", (7, 31))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "message"),
+    [
+        ("all_scatter", (0, 1), "choose one of"),
+        ("all_reduce", (), "at least one rank"),
+        ("all_reduce", (0, 0), "each once"),
+        ("send", (0, 1, 2), "one other"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(kind: str, ranks: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        on("hgx-8", H100).cost(kind, ranks)
+
+
+def test_a_rank_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TopologyError, match="ranks 0 to 7, not 8"):
+        on("hgx-8", H100).cost("all_reduce", (0, 8))
+
+
+def test_constants_cover_every_kind_and_unknown_links_have_a_default() -> None:
+    for kind in KINDS:
+        for tier_name in ("nvlink", "pcie", "network"):
+            for gpu in ("h100", "h200", "b200", "next"):
+                assert C.alpha_seconds(tier_name, gpu, kind, 2) > 0
+        for link in ("nvlink2", "nvlink4-bridge", "pcie5", "pcie5-nic", "upi", "ib", "ethernet", "warp"):
+            assert 0 < C.link_efficiency(link, kind) <= 1
+    assert C.link_efficiency("nvlink4-bridge", "send") == C.link_efficiency("nvlink4", "send")
+    assert C.link_efficiency("pcie5-nic", "all_reduce") == C.link_efficiency("ib", "all_reduce")
+
+
+def test_a_constant_without_its_source_is_refused() -> None:
+    raw = C.model_dump()
+    with pytest.raises(ValueError, match="sources are not spelled out: nccl"):
+        FabricConstants.model_validate(
+            {**raw, "sources": {k: v for k, v in raw["sources"].items() if k != "nccl"}}
+        )
+    with pytest.raises(ValueError, match=r"lies in \(0, 1\]"):
+        FabricConstants.model_validate(
+            {**raw, "efficiency": {**raw["efficiency"], "ib": {"default": (1.2, "p2p")}}}
+        )
+
+
+def test_searches_stay_small() -> None:
+    """A guard on cost that needs no clock: 64 ranks of a rack are routed without a single search."""
+    rack = on("nvl72", GB200)
+    rack.cost("all_to_all", tuple(range(64)))
+    part = rack.fabric._part(rack.fabric.gpus)
+    assert len(part.kinds) == 72 + 1
+    assert len(part.edges) == 2 * 72
+    assert not part._trees
+    assert ceil(len(part.shares[0])) == 18
