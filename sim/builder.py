@@ -81,7 +81,7 @@ class Builder(ComputeBuilder):
         """All-to-all of softmax shares: heads split further, shares of all ranks side by side."""
         if not x.shares:
             return x
-        axes = self.mesh.spread(x.shares, self.cut.trim(self.cut.kv_tokens))
+        axes = self.mesh.spread(x.shares, self.cut.kv_axes)
         y = x._replace(
             name=f"{x.name}.exchanged",
             dims=(_split_further(x.dims[0], axes), *x.dims[1:]),
@@ -102,7 +102,7 @@ class Builder(ComputeBuilder):
         """Softmax shares of the group side by side on its first rank."""
         if not x.shares:
             return x
-        axes = self.mesh.spread(x.shares, self.cut.trim(self.cut.kv_tokens))
+        axes = self.mesh.spread(x.shares, self.cut.kv_axes)
         root = tuple((a, 0) for a in axes)
         y = x._replace(name=f"{x.name}.gathered", shares=(), stacked=x.shares, only=(*x.only, *root))
         return self._issue(comm.GatherShares(self.named("gather"), (x,), (y,), x.shares, statistics))

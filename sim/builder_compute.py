@@ -59,12 +59,15 @@ class ComputeBuilder:
         self._section = before
 
     def named(self, name: str) -> str:
+        """The name of an operation in this section."""
         return self._section + name
 
     def fail(self, op: str, why: str) -> ProgramError:
+        """The error of an operation that does not type-check."""
         return ProgramError(f"{self.named(op)}: {why}")
 
     def whole(self, op: str, *values: Value) -> None:
+        """Refuse values that still owe something. Raises ``ProgramError``."""
         for v in values:
             if not v.whole:
                 owed = [
@@ -217,7 +220,7 @@ class ComputeBuilder:
         return rotated
 
     def _own_sequences(self, op: str, x: Value) -> None:
-        if x.tokens != self.cut.trim(self.cut.sequences):
+        if x.tokens != self.cut.sequence_axes:
             raise self.fail(op, f"{x.name} does not have exactly the tokens of this rank's sequences")
 
     def attend(self, q: Value, out: int) -> Value:
@@ -228,8 +231,10 @@ class ComputeBuilder:
         self._own_sequences("attend", q)
         expected = self.cut.axes("attention_heads")
         if q.dims[0].axes != expected:
-            raise self.fail("attend", f"{q.name} has {show_dim(q.dims[0])}; the cache's KV heads serve {show_axes(expected)}")
-        shares = self.mesh.real(self.cut.trim(self.cut.kv_tokens))
+            raise self.fail(
+                "attend", f"{q.name} has {show_dim(q.dims[0])}; the cache's KV heads serve {show_axes(expected)}"
+            )
+        shares = self.mesh.real(self.cut.kv_axes)
         y = q._replace(name=f"{q.name}.attended", dims=(q.dims[0], Dim("head_dim", out)), shares=shares)
         self.ops.append(compute.Attend(self.named("core"), (q,), (y,), self.layer.attention))
         return y
@@ -238,7 +243,9 @@ class ComputeBuilder:
         """Keys and values of this rank's heads from the latent (MLA prefill)."""
         self.whole("expand_latent", latent)
         heads = self.cut.dim("attention_heads", attention.query_heads)
-        y = latent._replace(name=self.named("kv"), dims=(heads, Dim("head_dim", attention.nope_dim + attention.v_head_dim)))
+        y = latent._replace(
+            name=self.named("kv"), dims=(heads, Dim("head_dim", attention.nope_dim + attention.v_head_dim))
+        )
         weights = (self.tensors["uk"], self.tensors["uv"])
         self.ops.append(compute.ExpandLatent(self.named("kv_b"), (latent,), (y,), attention, weights))
         return y

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from sim.mesh import Mesh
@@ -54,12 +55,37 @@ class Cut:
 
     def axes(self, role: str) -> tuple[str, ...]:
         """The axes that split a role, without those of size 1."""
-        if role == "kv_heads":
-            role = "attention_heads"
-        found = self.roles.get(role)
-        if found is None and role in ("uk_heads", "uv_heads"):
-            found = self.roles.get("q_heads" if role == "uk_heads" else "o_heads")
-        return self.trim(found or ())
+        found = self._axes.get(role)
+        if found is None:
+            named = self.roles.get("attention_heads" if role == "kv_heads" else role)
+            if named is None and role in ("uk_heads", "uv_heads"):
+                named = self.roles.get("q_heads" if role == "uk_heads" else "o_heads")
+            found = self._axes[role] = self.trim(named or ())
+        return found
+
+    @cached_property
+    def _axes(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    @cached_property
+    def sequence_axes(self) -> tuple[str, ...]:
+        """The axes that split the sequences, without those of size 1."""
+        return self.trim(self.sequences)
+
+    @cached_property
+    def kv_axes(self) -> tuple[str, ...]:
+        """The axes that split the tokens of the cache, without those of size 1."""
+        return self.trim(self.kv_tokens)
+
+    @cached_property
+    def sequence_groups(self) -> int:
+        """How many groups of ranks have sequences of their own."""
+        return self.mesh.count(self.sequence_axes)
+
+    @cached_property
+    def kv_ranks(self) -> int:
+        """How many ranks share the tokens of a sequence."""
+        return self.mesh.count(self.kv_axes)
 
     def trim(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Axes without those of size 1."""

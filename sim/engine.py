@@ -89,6 +89,10 @@ class _Hub:
 
     def _finish(self, meeting: _Meeting) -> None:
         meeting.finished = self.env.now
+        self.close(meeting)
+
+    def close(self, meeting: _Meeting) -> None:
+        """Let everybody go who waits for a meeting."""
         meeting.done.succeed()
 
 
@@ -112,7 +116,7 @@ class _Lane:
         meeting.started, meeting.finished = env.now, time
         timeout = env.timeout(time - env.now)
         assert timeout.callbacks is not None
-        timeout.callbacks.append(lambda _: meeting.done.succeed())
+        timeout.callbacks.append(lambda _: self.hub.close(meeting))
         self.hub.events += 2
         return meeting
 
@@ -147,9 +151,7 @@ class _Lane:
                         waited = env.now - begin
                         idle = min(waited, max(0.0, meeting.started - begin))
                         self.exposed[number, slot] = Exposed(waited, idle)
-            self.carried = [
-                None if e is None else (issued[e] if e >= 0 else self.carried[-1 - e]) for e in block.exits
-            ]
+            self.carried = [None if e is None else (issued[e] if e >= 0 else self.carried[-1 - e]) for e in block.exits]
         self.finished = env.now
 
     def state(self) -> LaneState:
@@ -173,9 +175,7 @@ def run(lanes: Sequence[Sequence[Track]], starts: Sequence[LaneState], spans: Sp
     """
     env = simpy.Environment()
     hub = _Hub(env)
-    running = [
-        _Lane(hub, i, blocks, start, spans) for i, (blocks, start) in enumerate(zip(lanes, starts, strict=True))
-    ]
+    running = [_Lane(hub, i, blocks, start, spans) for i, (blocks, start) in enumerate(zip(lanes, starts, strict=True))]
     env.run()
     return Outcome(tuple(r.state() for r in running), tuple(r.exposed for r in running), hub.events)
 

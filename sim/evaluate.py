@@ -12,7 +12,7 @@ from sim.limits import largest
 from sim.lower import lower
 from sim.memory import ActivationProfile, CommunicationBuffers
 from sim.placement import PARTS, Placement
-from sim.program import CommunicationOp
+from sim.program import CommunicationOp, Program
 from sim.report import KvReport, LayoutReport, MemoryReport, RankGroup, StepReport, WeightsReport
 from sim.step import Granularity, Machine, StageModel, StagePass
 from sim.units import format_bytes
@@ -58,7 +58,7 @@ class Evaluation:
     @property
     def micro_batches(self) -> int:
         """Batches in flight in the pipeline: one per stage, if there are as many sequences."""
-        return max(1, min(self.strategy.pp, self.replica.count))
+        return max(1, min(self.strategy.pp, int(self.replica.count)))
 
     def _stage(self, stage: int, sequences: Sequences, pieces: int) -> StageModel:
         w = self.workload
@@ -79,7 +79,7 @@ class Evaluation:
     @cached_property
     def best(self) -> tuple[int, list[StagePass], float]:
         """(pieces, passes over the stages, seconds of a step) of the fastest number of pieces."""
-        groups = self.placement.cut.mesh.count(self.placement.cut.trim(self.placement.cut.sequences))
+        groups = self.placement.cut.sequence_groups
         local = -(-self.replica.count // (self.micro_batches * groups))
         found = []
         for pieces in self.strategy.pieces(local):
@@ -135,7 +135,7 @@ class Evaluation:
         return Lane(rank, self.placement.cut, sequences, w.phase, w.query_tokens, self.placement.precision)
 
     @cached_property
-    def _program(self):  # type: ignore[no-untyped-def]
+    def _program(self) -> Program:
         return lower(self.placement.model, self.strategy, self.workload.phase, self.best[0])
 
     @cached_property
@@ -151,11 +151,7 @@ class Evaluation:
     @cached_property
     def kinds(self) -> list[_Kind]:
         """Every class of ranks of every stage, with its memory."""
-        return [
-            _Kind(self, stage, ranks)
-            for stage, one in enumerate(self.best[1])
-            for ranks in one.classes.members
-        ]
+        return [_Kind(self, stage, ranks) for stage, one in enumerate(self.best[1]) for ranks in one.classes.members]
 
     @cached_property
     def fullest(self) -> _Kind:

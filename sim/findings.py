@@ -39,7 +39,7 @@ def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
         return None
     fewest = min(attentions, key=lambda a: a.cached_heads)
     ranks = cut.mesh.count(cut.axes("attention_heads"))
-    sharers = cut.mesh.count(cut.trim(cut.kv_tokens))
+    sharers = cut.kv_ranks
     each, copies = fewest.cached_heads, report.kv.duplication
     if copies > 1 + 1e-9:
         on = ranks / each
@@ -53,7 +53,7 @@ def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
         )
     if sharers > 1:
         return f"{report.tag}: every KV byte is held once; {sharers} ranks share each sequence's tokens"
-    groups = cut.mesh.count(cut.trim(cut.sequences)) * evaluation.strategy.replicas
+    groups = cut.sequence_groups * evaluation.strategy.replicas
     if groups > 1:
         return f"{report.tag}: every KV byte is held once; each of {groups} groups keeps its own sequences"
     return None
@@ -115,7 +115,8 @@ def ranking(reports: Sequence[LayoutReport]) -> Iterator[str]:
     fast = min(fit, key=lambda r: r.step.seconds)
     busy = max(fit, key=lambda r: r.output_tokens_per_s_per_gpu)
     roomy = max(reports, key=lambda r: r.memory.max_batch / r.gpus)
-    yield f"Lowest latency: {fast.tag} ({format_seconds(fast.step.seconds)} a step, {fast.tokens_per_s_per_user:.1f} tokens/s/user)"
+    latency = f"{format_seconds(fast.step.seconds)} a step, {fast.tokens_per_s_per_user:.1f} tokens/s/user"
+    yield f"Lowest latency: {fast.tag} ({latency})"
     yield f"Most work per GPU at this batch: {busy.tag} ({busy.output_tokens_per_s_per_gpu:,.1f} output tokens/s/GPU)"
     if roomy.memory.max_batch:
         yield f"Most room per GPU: {roomy.tag} (batch up to {roomy.memory.max_batch:,} on {roomy.gpus} GPUs)"

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from sim.cut import Cut, Dim
 from sim.lane import Lane
+from sim.model import Attention
 from sim.ops_compute import Experts
-from sim.program import CommunicationOp, Program, Value
+from sim.program import Chunk, CommunicationOp, Program, Value
 
 Shape = Callable[[tuple[int, ...]], Hashable]
 
@@ -41,8 +42,8 @@ class Questions(NamedTuple):
 
     rows: tuple[Value, ...]
     dims: tuple[Dim, ...]
-    attentions: tuple[object, ...]
-    chunks: tuple[object, ...]
+    attentions: tuple[Attention, ...]
+    chunks: tuple[Chunk, ...]
     only: tuple[tuple[str, int], ...]
     groups: tuple[tuple[str, ...], ...]
 
@@ -50,24 +51,25 @@ class Questions(NamedTuple):
 def questions(program: Program, cut: Cut) -> Questions:
     """Collect them from every value and operation."""
     rows: dict[tuple[object, ...], Value] = {}
-    dims: dict[Dim, None] = {}
+    dims: dict[tuple[object, ...], Dim] = {}
     only: dict[tuple[str, int], None] = {}
     groups: dict[tuple[str, ...], None] = {}
-    chunks: dict[object, None] = {}
     for segment in program.segments:
         for op in segment.ops:
-            for value in (*op.inputs, *op.outputs):
+            for value in op.outputs:
                 rows.setdefault((value.tokens, value.chunk, value.per_sequence), value)
-                chunks.setdefault(value.chunk)
-                dims.update(dict.fromkeys(d._replace(role="") for d in value.dims if d.axes))
+                for dim in value.dims:
+                    if dim.axes and dim[1:] not in dims:
+                        dims[dim[1:]] = dim
             only.update(dict.fromkeys(op.only))
             if isinstance(op, Experts):
                 sizes = (cut.dim("experts", op.ffn.experts), cut.dim("expert_ffn", op.ffn.width))
-                dims.update(dict.fromkeys(d._replace(role="") for d in sizes if d.axes))
+                dims.update((d[1:], d) for d in sizes if d.axes)
             if isinstance(op, CommunicationOp):
                 groups.setdefault(op.axes)
     attentions = tuple({layer.attention: None for layer in program.layers if layer.attention})
-    return Questions(tuple(rows.values()), tuple(dims), attentions, tuple(chunks), tuple(only), tuple(groups))
+    chunks = tuple(dict.fromkeys(value.chunk for value in rows.values()))
+    return Questions(tuple(rows.values()), tuple(dims.values()), attentions, chunks, tuple(only), tuple(groups))
 
 
 def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Shape) -> Classes:
@@ -98,14 +100,16 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
         if len(set(table.values())) > 1:
             columns.append([table[i] for i in index])
 
-    split = cut.trim(cut.sequences)
-    holders = split + cut.trim(cut.kv_tokens)
-    windows = tuple(dict.fromkeys(getattr(a, "window") for a in asked.attentions))  # noqa: B009
+    split = cut.sequence_axes
+    holders = split + cut.kv_axes
+    windows = tuple(dict.fromkeys(a.window for a in asked.attentions))
     column(
         holders,
-        lambda k: tuple((k.kv_tokens(w, c), k.appended(c), k.sequences(c)) for w in windows for c in asked.chunks)
-        if k.phase == "decode"
-        else k.sequences(),
+        lambda k: (
+            tuple((k.kv_tokens(w, c), k.appended(c), k.sequences(c)) for w in windows for c in asked.chunks)
+            if k.phase == "decode"
+            else k.sequences()
+        ),
     )
     for value in asked.rows:
         column(split + value.tokens, lambda k, v=value: k.rows(v))  # type: ignore[misc]
@@ -130,9 +134,7 @@ def _refine(signatures: list[Hashable], groups: list[list[tuple[int, ...]]]) -> 
     while True:
         number: dict[Hashable, int] = {}
         of = [number.setdefault(s, len(number)) for s in signatures]
-        met = [
-            (of[r], *(tuple(sorted({of[m] for m in group[r]})) for group in groups)) for r in range(len(signatures))
-        ]
+        met = [(of[r], *(tuple(sorted({of[m] for m in group[r]})) for group in groups)) for r in range(len(signatures))]
         if len(set(met)) == len(number):
             break
         signatures = list(met)

@@ -18,31 +18,33 @@ class NumberFormat(NamedTuple):
     name: str
     bits: Fraction
     rate: str
+    numerator: int
+    denominator: int
+    """Bytes per element as a fraction of whole numbers."""
 
     def bytes(self, elements: int) -> int:
         """Bytes of ``elements`` elements, rounded up to a whole byte."""
-        bits = self.bits * elements
-        return -(-bits.numerator // (8 * bits.denominator))
+        return -(-self.numerator * elements // self.denominator)
 
-    @property
-    def element_bytes(self) -> float:
-        """Bytes per element as a number for rates; exact sizes come from ``bytes``."""
-        return float(self.bits / 8)
+
+def _format(name: str, bits: Fraction, rate: str) -> NumberFormat:
+    size = bits / 8
+    return NumberFormat(name, bits, rate, size.numerator, size.denominator)
 
 
 _TABLE = (
-    NumberFormat("fp32", Fraction(32), "tf32"),
-    NumberFormat("bf16", Fraction(16), "bf16"),
-    NumberFormat("fp16", Fraction(16), "bf16"),
-    NumberFormat("fp8", Fraction(8), "fp8"),
-    NumberFormat("fp8_block", Fraction(4097, 512), "fp8"),
-    NumberFormat("fp8_group", Fraction(33, 4), "fp8"),
-    NumberFormat("mxfp8", Fraction(33, 4), "fp8"),
-    NumberFormat("int8", Fraction(8), "int8"),
-    NumberFormat("int4", Fraction(4), "bf16"),  # weight-only: dequantised to 16 bit before the product
-    NumberFormat("fp4", Fraction(4), "fp4"),  # without scales, as the Helix paper counts
-    NumberFormat("nvfp4", Fraction(9, 2), "fp4"),
-    NumberFormat("mxfp4", Fraction(17, 4), "fp4"),
+    _format("fp32", Fraction(32), "tf32"),
+    _format("bf16", Fraction(16), "bf16"),
+    _format("fp16", Fraction(16), "bf16"),
+    _format("fp8", Fraction(8), "fp8"),
+    _format("fp8_block", Fraction(4097, 512), "fp8"),
+    _format("fp8_group", Fraction(33, 4), "fp8"),
+    _format("mxfp8", Fraction(33, 4), "fp8"),
+    _format("int8", Fraction(8), "int8"),
+    _format("int4", Fraction(4), "bf16"),  # weight-only: dequantised to 16 bit before the product
+    _format("fp4", Fraction(4), "fp4"),  # without scales, as the Helix paper counts
+    _format("nvfp4", Fraction(9, 2), "fp4"),
+    _format("mxfp4", Fraction(17, 4), "fp4"),
 )
 FORMATS = {f.name: f for f in _TABLE}
 

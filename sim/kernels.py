@@ -32,8 +32,8 @@ class Family(Noun):
     """Seconds per routed row (grouped GEMM)."""
     quantise: float = Field(0.0, ge=0)
     """Seconds to quantise the activations of a product below 16 bit."""
-    compute: dict[str, float] = {"bf16": 1.0}
-    memory: dict[str, float] = {"bf16": 1.0}
+    compute: dict[str, float] = Field({"bf16": 1.0})
+    memory: dict[str, float] = Field({"bf16": 1.0})
 
 
 class KernelConstants(Noun):

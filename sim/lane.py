@@ -41,10 +41,10 @@ class Lane:
         self.precision = precision
         self.activation = precision.activation_bytes
         self._all = sequences
-        self._groups = cut.mesh.count(cut.trim(cut.sequences))
-        self._mine = cut.mesh.index(rank, cut.trim(cut.sequences))
-        self._kv_ranks = cut.mesh.count(cut.trim(cut.kv_tokens))
-        self._kv_rank = cut.mesh.index(rank, cut.trim(cut.kv_tokens))
+        self._groups = cut.sequence_groups
+        self._mine = cut.mesh.index(rank, cut.sequence_axes)
+        self._kv_ranks = cut.kv_ranks
+        self._kv_rank = cut.mesh.index(rank, cut.kv_axes)
         self._kept: dict[Any, Any] = {}
 
     def size(self, dim: Dim) -> int:
@@ -80,7 +80,7 @@ class Lane:
         return self._kept[key]
 
     def _rows(self, tokens: tuple[str, ...], chunk: Chunk, per_sequence: bool) -> Number:
-        mesh, split = self.cut.mesh, self.cut.trim(self.cut.sequences)
+        mesh, split = self.cut.mesh, self.cut.sequence_axes
         if all(axis in tokens for axis in split):
             rows = self._new_tokens(self.sequences(chunk), per_sequence)
         elif not chunk:

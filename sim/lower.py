@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sim.builder import Builder
+from sim.cut import Cut
 from sim.errors import ProgramError
 from sim.model import Layer, Model
 from sim.overlap import interleave
@@ -13,6 +14,12 @@ from sim.strategy import Strategy
 from sim.workload import Phase
 
 CARRY = ("y", "residual")
+
+
+@lru_cache(maxsize=1024)
+def cut_of(strategy: Strategy, model: Model) -> Cut:
+    """The strategy's cut of a model; kept, because placement and program must read the same one."""
+    return strategy.cut(model)
 
 
 @lru_cache(maxsize=256)
@@ -29,7 +36,7 @@ def lower(model: Model, strategy: Strategy, phase: Phase, pieces: int = 1) -> Pr
     ProgramError
         If the strategy's program does not type-check.
     """
-    cut = strategy.cut(model)
+    cut = cut_of(strategy, model)
 
     def builder(layer: Layer | None) -> Builder:
         return Builder(model, cut, phase, layer, pieces)
@@ -60,9 +67,7 @@ def _layer(b: Builder, strategy: Strategy, carry: tuple[Value, ...], halves: boo
         part = tuple(v._replace(chunk=((half, 2),)) for v in carry)
         exits.append(_blocks(b, strategy, part))
         written.append(b.ops)
-    splits: list[Op] = [
-        Alias("split", (v,), (v._replace(chunk=((half, 2),)),)) for v in carry for half in range(2)
-    ]
+    splits: list[Op] = [Alias("split", (v,), (v._replace(chunk=((half, 2),)),)) for v in carry for half in range(2)]
     b.ops = splits + interleave(*written)
     joined = tuple(b.concat(list(pair)) for pair in zip(*exits, strict=True))
     return b.segment(carry, joined)

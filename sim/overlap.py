@@ -24,5 +24,6 @@ def stages(ops: list[Op]) -> list[list[Op]]:
 
 def interleave(first: list[Op], second: list[Op]) -> list[Op]:
     """Both lists in turn, stage by stage."""
-    turns = zip_longest(stages(first), stages(second), fillvalue=[])
+    nothing: list[Op] = []
+    turns = zip_longest(stages(first), stages(second), fillvalue=nothing)
     return [op for pair in turns for half in pair for op in half]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sim.cut import Cut
 from sim.lane import Lane
+from sim.lower import cut_of
 from sim.model import Attention, Layer, Model, TensorShape
 from sim.strategy import Strategy
 from sim.workload import Number, Precision, Sequences
@@ -20,11 +21,11 @@ PARTS = ("attention", "dense_ffn", "routed_experts", "shared_experts", "embeddin
 
 
 class Held(NamedTuple):
-    """A weight that a stage holds ``count`` times (once per layer of a kind)."""
+    """A weight that a stage holds ``layers`` times (once per layer of a kind)."""
 
     tensor: TensorShape
     attention: Attention | None
-    count: int
+    layers: int
 
 
 class Placement:
@@ -38,7 +39,7 @@ class Placement:
 
     def __init__(self, model: Model, strategy: Strategy, precision: Precision):
         self.model, self.strategy, self.precision = model, strategy, precision
-        self.cut: Cut = strategy.cut(model)
+        self.cut: Cut = cut_of(strategy, model)
         self.stages: list[list[tuple[int, Layer]]] = strategy.stages(model)
 
     def held(self, stage: int) -> Iterator[Held]:

@@ -74,9 +74,7 @@ def run(tracks: Sequence[Track], starts: Sequence[State]) -> list[State]:
     states: list[State] = []
     for lane, track in enumerate(tracks):
         carried = tuple(
-            time[lane]
-            if e is None
-            else (done[lane][track.meetings[e].key] if e >= 0 else starts[lane][2][-1 - e])
+            time[lane] if e is None else (done[lane][track.meetings[e].key] if e >= 0 else starts[lane][2][-1 - e])
             for e in track.exits
         )
         states.append((time[lane], free[lane], carried))

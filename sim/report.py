@@ -6,6 +6,8 @@ fullest rank; ``ranks`` lists the ranks that differ.
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from sim.noun import Noun
 
 
@@ -102,7 +104,7 @@ class LayoutReport(Noun):
     ranks: tuple[RankGroup, ...]
     pieces: int = 1
     """Into how many pieces the attention phase cuts the batch (HOP-B)."""
-    collectives: dict[str, str] = {}
+    collectives: dict[str, str] = Field(default_factory=dict)
     """Which algorithm each communication uses, and over which link."""
 
 
@@ -114,7 +116,7 @@ class Report(Noun):
     layouts: tuple[LayoutReport, ...]
     findings: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
-    assumptions: dict[str, str] = {}
+    assumptions: dict[str, str] = Field(default_factory=dict)
     """Every constant that is not arithmetic, with its source."""
-    resolved: dict[str, object] = {}
+    resolved: dict[str, object] = Field(default_factory=dict)
     """The scenario with every default written out."""

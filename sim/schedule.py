@@ -15,7 +15,7 @@ from sim.fold import Classes
 from sim.kernels import Cost, Kernels
 from sim.lane import Lane
 from sim.mesh import Mesh
-from sim.program import Alias, CommunicationOp, ComputeOp, Message, Op, Segment, Work
+from sim.program import Alias, Chunk, CommunicationOp, ComputeOp, Message, Op, Segment, Work
 from sim.workload import Number
 
 
@@ -27,10 +27,9 @@ class Run(NamedTuple):
 
 
 class Issue(NamedTuple):
-    """Hand collective ``slot`` to the communication stream."""
+    """Hand collective ``slot`` (its operation's number) to the communication stream."""
 
     slot: int
-    op: int
 
 
 class Wait(NamedTuple):
@@ -73,16 +72,20 @@ class Track:
 
 
 class Pattern(NamedTuple):
-    """A segment prepared for scheduling: for every operation, which operations make what it waits for."""
+    """A segment prepared for scheduling; operations are numbered without the aliases."""
 
     ops: tuple[Op, ...]
     needs: tuple[tuple[int, ...], ...]
+    """Per operation the operations that make what it reads; negative for a value carried in, as in ``Wait``."""
     exits: tuple[int | None, ...]
+    collectives: tuple[int, ...]
+    signals: frozenset[int]
+    """Compute operations whose result a collective waits for."""
 
 
 def prepare(segment: Segment) -> Pattern:
     """Resolve aliases and find, for each operation, the operations and carried values it waits for."""
-    makers: dict[tuple[str, object], tuple[int, ...]] = {}
+    makers: dict[tuple[str, Chunk], tuple[int, ...]] = {}
     for number, value in enumerate(segment.entry):
         makers[value.name, value.chunk] = (-1 - number,)
     ops: list[Op] = []
@@ -98,7 +101,9 @@ def prepare(segment: Segment) -> Pattern:
         for v in op.outputs:
             makers[v.name, v.chunk] = made
     exits = tuple(_last(makers[v.name, v.chunk], ops) for v in segment.exit)
-    return Pattern(tuple(ops), tuple(needs), exits)
+    collectives = tuple(n for n, op in enumerate(ops) if isinstance(op, CommunicationOp))
+    signals = frozenset(m for n in collectives for m in needs[n])
+    return Pattern(tuple(ops), tuple(needs), exits, collectives, signals)
 
 
 def _last(makers: tuple[int, ...], ops: list[Op]) -> int | None:
@@ -108,6 +113,56 @@ def _last(makers: tuple[int, ...], ops: list[Op]) -> int | None:
 
 
 Collective = Callable[[CommunicationOp, int], tuple[float, float, float]]
+
+
+class _Writer:
+    """Writes the instructions of one lane for one segment, in the program's order."""
+
+    def __init__(self, pattern: Pattern, active: list[bool]):
+        self.pattern, self.active = pattern, active
+        self.instructions: list[Instruction] = []
+        self.pending = [n for n in pattern.collectives if active[n]]
+        self.done: set[int] = set()
+        self.waited: set[int] = set()
+        self.joined: list[int] = []
+        self.seconds: Number = 0
+
+    def flush(self) -> None:
+        """Close the run of compute operations that is being joined."""
+        if self.joined:
+            self.instructions.append(Run(self.seconds, tuple(self.joined)))
+            self.joined, self.seconds = [], 0
+
+    def issue(self) -> None:
+        """Issue the collectives whose inputs exist; one that must wait holds back those behind it."""
+        needs, active, done = self.pattern.needs, self.active, self.done
+        while self.pending:
+            number = self.pending[0]
+            for m in needs[number]:
+                if m >= 0 and m not in done and active[m]:
+                    return
+            self.instructions.append(Issue(number))
+            done.add(number)
+            del self.pending[0]
+
+    def wait(self, number: int) -> None:
+        """Wait for what a compute operation reads, as far as collectives make it."""
+        for m in self.pattern.needs[number]:
+            if m in self.waited or (m >= 0 and (m not in self.pattern.collectives or not self.active[m])):
+                continue
+            self.flush()
+            self.instructions.append(Wait(m))
+            self.waited.add(m)
+
+    def compute(self, number: int, seconds: Number) -> None:
+        """A compute operation; a collective that waits for it is issued right behind it."""
+        self.wait(number)
+        self.joined.append(number)
+        self.seconds = self.seconds + seconds
+        self.done.add(number)
+        if number in self.pattern.signals:
+            self.flush()
+            self.issue()
 
 
 def track(
@@ -120,61 +175,29 @@ def track(
     collective
         (alpha, seconds per message byte, floor seconds per message byte) of an operation for the group of a rank.
     """
-    found = Track()
-    rank = lane.rank
-    ops, needs = pattern.ops, pattern.needs
-    active = [all(mesh.coordinate(rank, axis) == at for axis, at in op.only) for op in ops]
-    signals = {m for op, wanted in zip(ops, needs, strict=True) if isinstance(op, CommunicationOp) for m in wanted}
-    seconds: Number = 0
-    joined: list[int] = []
-    waited: set[int] = set()
-    pending = [n for n, op in enumerate(ops) if active[n] and isinstance(op, CommunicationOp)]
-    done: set[int] = set()
-
-    def flush() -> None:
-        nonlocal seconds
-        if joined:
-            found.instructions.append(Run(seconds, tuple(joined)))
-            joined.clear()
-            seconds = 0
-
-    def issue() -> None:
-        """Issue collectives whose inputs exist, in the program's order."""
-        while pending and all(m < 0 or m in done or not active[m] for m in needs[pending[0]]):
-            found.instructions.append(Issue(pending[0], pending[0]))
-            done.add(pending.pop(0))
-
-    issue()
-    for number, op in enumerate(ops):
-        if not active[number] or not isinstance(op, ComputeOp):
+    rank, of = lane.rank, classes.of
+    active = [not op.only or all(mesh.coordinate(rank, a) == at for a, at in op.only) for op in pattern.ops]
+    writer = _Writer(pattern, active)
+    prices: list[Price] = []
+    meetings: dict[int, Rendezvous] = {}
+    writer.issue()
+    for number, op in enumerate(pattern.ops):
+        if not active[number]:
             continue
-        for m in needs[number]:
-            if m not in waited and (m < 0 or (active[m] and isinstance(ops[m], CommunicationOp))):
-                flush()
-                found.instructions.append(Wait(m))
-                waited.add(m)
-        work = op.work(lane)
-        cost = kernels.cost(work)
-        found.prices.append(Price(op.name, work, cost))
-        seconds = seconds + cost.seconds
-        joined.append(number)
-        done.add(number)
-        if number in signals:
-            flush()
-            issue()
-    flush()
-    issue()
-    for number in sorted(n for n, op in enumerate(ops) if active[n] and isinstance(op, CommunicationOp)):
-        op = ops[number]
-        assert isinstance(op, CommunicationOp)
-        alpha, per_byte, floor = collective(op, rank)
-        message = op.message(lane)
-        group = mesh.group(rank, op.axes)
-        present = tuple(sorted({classes.of[r] for r in group}))
-        meeting = Rendezvous(
-            (number, present), len(present), alpha + message.size * per_byte, message.size * floor, message
-        )
-        found.meetings[number] = meeting
-        found.prices.append(Price(op.name, meeting=meeting))
-    found.exits = tuple(None if e is not None and e >= 0 and not active[e] else e for e in pattern.exits)
-    return found
+        if isinstance(op, ComputeOp):
+            work = op.work(lane)
+            cost = kernels.cost(work)
+            prices.append(Price(op.name, work, cost))
+            writer.compute(number, cost.seconds)
+        elif isinstance(op, CommunicationOp):
+            alpha, per_byte, floor = collective(op, rank)
+            message = op.message(lane)
+            present = tuple(sorted({of[r] for r in mesh.group(rank, op.axes)}))
+            seconds = alpha + message.size * per_byte
+            meeting = Rendezvous((number, present), len(present), seconds, message.size * floor, message)
+            meetings[number] = meeting
+            prices.append(Price(op.name, meeting=meeting))
+    writer.flush()
+    writer.issue()
+    exits = tuple(None if e is not None and e >= 0 and not active[e] else e for e in pattern.exits)
+    return Track(writer.instructions, meetings, exits, prices)

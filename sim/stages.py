@@ -17,10 +17,7 @@ def stage_sizes(layers: int, stages: int, split: Split) -> list[int]:
     """Layers of each stage, first to last."""
     each, extra = divmod(layers, stages)
     sizes = [each] * stages
-    if split == "trtllm":
-        first = 0
-    else:
-        first = max(stages - 1 - extra, 0)
+    first = 0 if split == "trtllm" else max(stages - 1 - extra, 0)
     for stage in range(first, first + extra):
         sizes[stage] += 1
     return sizes

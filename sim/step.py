@@ -18,13 +18,13 @@ from sim.fold import Classes, Questions, classify, questions, unfolded
 from sim.handover import handover
 from sim.kernels import Kernels
 from sim.lane import Lane
-from sim.lower import lower
+from sim.lower import cut_of, lower
 from sim.model import Model
 from sim.placement import Placement
 from sim.program import CommunicationOp, Segment
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
-from sim.workload import Phase, Precision, Sequences
+from sim.workload import Phase, Sequences
 
 Granularity = Literal["folded", "ranks"]
 
@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
 def prepared(model: Model, strategy: Strategy, phase: Phase, pieces: int) -> Prepared:
     """Type-check and prepare a program; kept, because a sweep asks again and again."""
     program = lower(model, strategy, phase, pieces)
-    cut = strategy.cut(model)
+    cut = cut_of(strategy, model)
     segment: Segment = handover(cut, program.end.entry)
     return Prepared(
         prepare(program.begin),
@@ -185,7 +185,7 @@ class StageModel:
                 known[id(pattern)] = self.tracks(pattern, classes)
             blocks.append((count, pattern, known[id(pattern)]))
         totals = [LaneTotals() for _ in classes.members]
-        for count, pattern, tracks in blocks:
+        for count, _, tracks in blocks:
             for lane, part in zip(totals, tracks, strict=True):
                 _add_compute(lane, part, count)
         start = engine.LaneState(0.0, 0.0, (0.0, 0.0))
@@ -228,7 +228,9 @@ def _add_compute(lane: LaneTotals, part: Track, count: int) -> None:
             lane.sent[price.name] = lane.sent.get(price.name, 0.0) + count * price.meeting.message.sent
 
 
-def _add_exposed(lane: LaneTotals, pattern: Pattern, exposed: dict[tuple[int, int], engine.Exposed], entry: Pattern | None, n: float) -> None:
+def _add_exposed(
+    lane: LaneTotals, pattern: Pattern, exposed: dict[tuple[int, int], engine.Exposed], entry: Pattern | None, n: float
+) -> None:
     """Add what a lane waited for, by operation; a carried value belongs to the segment before."""
     for (_, slot), wait in exposed.items():
         if slot >= 0:
@@ -247,7 +249,9 @@ def _relative(states: list[engine.LaneState]) -> tuple[float, list[engine.LaneSt
     """The earliest time of all streams, and the states counted from it."""
     zero = min(s.compute for s in states)
     shifted = [
-        engine.LaneState(s.compute - zero, max(s.communication - zero, 0.0), tuple(max(c - zero, 0.0) for c in s.carried))
+        engine.LaneState(
+            s.compute - zero, max(s.communication - zero, 0.0), tuple(max(c - zero, 0.0) for c in s.carried)
+        )
         for s in states
     ]
     return zero, shifted

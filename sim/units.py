@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -26,7 +27,7 @@ _RATES = {f"{u}/s": f for u, f in _BYTES.items()} | {
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 
 
-def _parse(value: Any, units: dict[str, float], kind: str, example: str) -> float:
+def _parse(value: Any, units: Mapping[str, float], kind: str, example: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise UnitError(f"{value!r} is not {kind}; write for example {example}")
     if isinstance(value, str):
@@ -44,7 +45,8 @@ def _parse(value: Any, units: dict[str, float], kind: str, example: str) -> floa
             value = float(digits) * units.get(unit, 1.0)
     if not math.isfinite(value):
         raise UnitError(f"{value!r} is not a finite number; write for example {example}")
-    return value
+    found: float = value
+    return found
 
 
 def parse_count(value: Any) -> int:

@@ -151,9 +151,9 @@ class Precision(Noun):
     dispatch: str | None = None
     """What an expert all-to-all sends to the experts; the way back is always 16 bit."""
 
-    _known = field_validator(
-        "weights", "attention_weights", "kv_cache", "activations", "dispatch", mode="before"
-    )(_format)
+    _known = field_validator("weights", "attention_weights", "kv_cache", "activations", "dispatch", mode="before")(
+        _format
+    )
 
     @field_validator("activations")
     @classmethod

@@ -63,7 +63,9 @@ class DecodeContextParallel(Strategy):
                 limit = self.tp // a.kv_heads
                 if limit < self.dcp or (a.query_heads // a.kv_heads) % self.dcp or limit % self.dcp:
                     most = f"at most {limit}" if limit > 1 else f"no dcp at tp {self.tp}"
-                    notes.append(f"vLLM refuses dcp {self.dcp} here: {a.kv_heads} KV heads allow {most}; SGLang runs it")
+                    notes.append(
+                        f"vLLM refuses dcp {self.dcp} here: {a.kv_heads} KV heads allow {most}; SGLang runs it"
+                    )
             if a.window:
                 notes.append("vLLM refuses dcp on sliding-window layers")
         return notes
@@ -71,7 +73,7 @@ class DecodeContextParallel(Strategy):
     def cut(self, model: Model) -> Cut:
         """Heads over ``tpa`` during attention, over all ranks before and after it."""
         mesh = Mesh({"tpa": self.tp // self.dcp, "dcp": self.dcp}, {"tpf": self.tp // self.ep, "ep": self.ep})
-        everything = ("tpa", "dcp")
+        everything: tuple[str, ...] = ("tpa", "dcp")
         roles = dict.fromkeys(("o_heads", "ffn", "shared_ffn", "vocab"), everything)
         roles["q_heads"] = ("tpa",) if self.replicate_q else everything
         ffn = {"experts": ("ep",), "expert_ffn": ("tpf",)}
