@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from sim.cut import Cut, Dim
 from sim.lane import Lane
 from sim.model import Attention
@@ -72,6 +74,16 @@ def questions(program: Program, cut: Cut) -> Questions:
     return Questions(tuple(rows.values()), tuple(dims.values()), attentions, chunks, tuple(only), tuple(groups))
 
 
+def _signature(answer: object) -> Hashable:
+    """A figure as something to compare; arrays (one entry per point of a sweep) are equal if all points are."""
+    if isinstance(answer, np.ndarray):
+        return answer.tobytes()
+    if isinstance(answer, tuple):
+        return tuple(map(_signature, answer))
+    assert isinstance(answer, Hashable)
+    return answer
+
+
 def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Shape) -> Classes:
     """Classes of the ranks of one stage.
 
@@ -88,7 +100,7 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
     size = mesh.size
     columns: list[list[Hashable]] = []
 
-    def column(axes: Iterable[str], answer: Callable[[Lane], Hashable]) -> None:
+    def column(axes: Iterable[str], answer: Callable[[Lane], object]) -> None:
         axes = tuple(dict.fromkeys(axes))
         if not axes:
             return
@@ -96,7 +108,7 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
         index = [mesh.index(rank, axes) for rank in range(size)]
         for rank in range(size):
             if index[rank] not in table:
-                table[index[rank]] = answer(lane(rank))
+                table[index[rank]] = _signature(answer(lane(rank)))
         if len(set(table.values())) > 1:
             columns.append([table[i] for i in index])
 

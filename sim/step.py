@@ -7,10 +7,11 @@ further layer takes the same time, so the rest is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from sim import engine
 from sim.collectives import CollectiveCost, Collectives
@@ -127,15 +128,27 @@ class StageModel:
         self.program = prepared(placement.model, placement.strategy, phase, pieces)
         self.first_gpu = stage * self.cut.mesh.size
         self._lanes: dict[int, Lane] = {}
-        self._lane_of: Callable[[int], Lane] = lambda rank: Lane(
-            rank, self.cut, sequences, phase, query_tokens, placement.precision
-        )
+        self._work = (sequences, phase, query_tokens, placement.precision)
+        self._sweeps = isinstance(sequences.count, np.ndarray)
 
     def lane(self, rank: int) -> Lane:
-        """Figures of one rank."""
+        """Figures of one rank.
+
+        In a sweep a group of ranks between the first and the last has at every point as many sequences as one of
+        these two, so the first one stands for it: a maximum over all groups is one over first and last.
+        """
+        if self._sweeps:
+            groups, stride = self.cut.sequence_groups, self._sequence_stride
+            group = rank // stride % groups
+            rank -= group * stride if group < groups - 1 else 0
         if rank not in self._lanes:
-            self._lanes[rank] = self._lane_of(rank)
+            self._lanes[rank] = Lane(rank, self.cut, *self._work)
         return self._lanes[rank]
+
+    @cached_property
+    def _sequence_stride(self) -> int:
+        """Ranks from one group of sequences to the next."""
+        return min((self.cut.mesh.axes[a].stride for a in self.cut.sequence_axes), default=1)
 
     def _gpus(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         first = self.first_gpu
@@ -148,7 +161,8 @@ class StageModel:
             return self.machine.collectives.cost("send", (before, self.first_gpu + rank))
         return self.machine.collectives.cost(op.kind, self._gpus(self.cut.mesh.group(rank, op.axes)))
 
-    def _collective(self, op: CommunicationOp, rank: int) -> tuple[float, float, float]:
+    def collective(self, op: CommunicationOp, rank: int) -> tuple[float, float, float]:
+        """(alpha, seconds per message byte, floor seconds per message byte) for the group of a rank."""
         cost = self.price(op, rank)
         return cost.alpha, cost.seconds_per_byte, cost.floor_seconds_per_byte
 
@@ -171,7 +185,7 @@ class StageModel:
     def tracks(self, pattern: Pattern, classes: Classes) -> list[Track]:
         """Instructions of every lane for one segment."""
         return [
-            track(pattern, self.lane(rank), classes, self.machine.kernels, self._collective, self.cut.mesh)
+            track(pattern, self.lane(rank), classes, self.machine.kernels, self.collective, self.cut.mesh)
             for rank in classes.representatives
         ]
 

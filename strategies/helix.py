@@ -70,12 +70,12 @@ class Helix(Strategy):
         return notes
 
     def pieces(self, sequences: int) -> tuple[int, ...]:
-        """With HOP-B: powers of two up to one request per piece."""
+        """With HOP-B: powers of two up to 16, or to one request per piece; more pieces pay mostly launches."""
         if self.hop_b is False or self.kvp == 1:
             return (1,)
         if self.hop_b is not True:
             return (max(1, min(self.hop_b, sequences)),)
-        return tuple(2**i for i in range(min(max(sequences, 1).bit_length(), 6)))
+        return tuple(2**i for i in range(min(max(sequences, 1).bit_length(), 5)))
 
     def cut(self, model: Model) -> Cut:
         """Heads over ``tpa``, tokens over ``kvp``; output projection and FFN over both."""

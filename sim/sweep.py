@@ -1,0 +1,127 @@
+"""Many points of one layout at once: batch, context and query tokens as arrays, everything else fixed.
+
+The program, the placement and the order of events do not depend on these three, so one pass of the recurrence over
+arrays prices all points (``sim.recurrence`` gives the engine's answer to 1e-9). Ranks are folded when they are equal
+at every point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim import recurrence
+from sim.errors import InputError
+from sim.fold import Classes
+from sim.lane import Lane
+from sim.placement import Placement
+from sim.recurrence import State
+from sim.schedule import Track
+from sim.step import Machine, StageModel
+from sim.workload import Number, Phase, Sequences, larger
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Points(NamedTuple):
+    """One entry per point in every array."""
+
+    batch: Array
+    context: Array
+    query_tokens: Array
+    seconds: Array
+    """Of one step."""
+    kv_bytes: Array
+    """On the rank that holds most."""
+
+
+def sweep(
+    placement: Placement,
+    machine: Machine,
+    batch: Sequence[int] | Array | int,
+    context: Sequence[int] | Array | int,
+    query_tokens: Sequence[int] | Array | int = 1,
+    phase: Phase = "decode",
+) -> Points:
+    """Step time and KV bytes of one layout at many points.
+
+    Parameters
+    ----------
+    batch, context, query_tokens
+        Arrays of one length, or single numbers: sequences on the whole layout, tokens in each cache when it is
+        attended, new tokens per sequence.
+
+    Raises
+    ------
+    InputError
+        If lengths differ, or a number is below 1, or a context is shorter than its query tokens.
+    """
+    try:
+        b, c, q = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.int64)) for x in (batch, context, query_tokens)))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"batch, context and query_tokens must be whole numbers of one length: {error}") from None
+    for name, values in (("batch", b), ("context", c), ("query_tokens", q)):
+        if values.size == 0 or values.min() < 1:
+            raise InputError(f"{name} must be 1 or more at every point")
+    if phase == "decode" and (c < q).any():
+        raise InputError("a context must hold at least the query tokens of its step")
+    strategy, groups = placement.strategy, placement.cut.sequence_groups
+    replica = Sequences(((b, c),)).share(0, strategy.replicas)
+    micro: Number = np.minimum(np.maximum(replica.count, 1), strategy.pp) if strategy.pp > 1 else 1
+    local = -(-replica.count // (micro * groups))
+    best: Number = np.inf
+    kv: Number = 0
+    for pieces in strategy.pieces(int(np.max(local))):
+        seconds, kv = _pass(placement, machine, phase, replica, q, micro, pieces)
+        # a batch is not cut into more pieces than it has sequences
+        best = np.minimum(best, np.where((pieces == 1) | (local >= pieces), seconds, np.inf))
+    return Points(b, c, q, np.broadcast_to(best, b.shape), np.broadcast_to(kv, b.shape))
+
+
+def _pass(
+    placement: Placement, machine: Machine, phase: Phase, replica: Sequences, q: Array, micro: Number, pieces: int
+) -> tuple[Number, Number]:
+    """Seconds between two steps, and the KV bytes of the fullest rank."""
+    count, length = replica.groups[0]
+    total: Number = 0.0
+    slowest: Number = 0.0
+    kv: Number = 0
+    for stage in range(placement.strategy.pp):
+        model = StageModel(placement, machine, phase, q, Sequences(((-(-count // micro), length),)), stage, pieces)
+        classes = model.classes("folded")
+        seconds = _stage(model, classes)
+        total, slowest = total + seconds, larger(slowest, seconds)
+        for rank in classes.representatives:
+            lane = Lane(rank, placement.cut, replica, phase, q, placement.precision)
+            kv = larger(kv, placement.kv_bytes(stage, lane))
+    return (larger(total, micro * slowest) if placement.strategy.pp > 1 else total), kv
+
+
+def _stage(model: StageModel, classes: Classes) -> Number:
+    """Seconds of one pass over a stage; of equal layers two are stepped and the rest counted."""
+    states: list[State] = [(0.0, 0.0, (0.0, 0.0)) for _ in classes.members]
+    known: dict[int, list[Track]] = {}
+    for layers, pattern in model.patterns():
+        if id(pattern) not in known:
+            known[id(pattern)] = model.tracks(pattern, classes)
+        tracks = known[id(pattern)]
+        once = recurrence.run(tracks, states)
+        states = _further(once, recurrence.run(tracks, once), layers - 2) if layers > 1 else once
+    end: Number = 0.0
+    for state in states:
+        end = larger(end, larger(state[0], state[1]))
+    return end
+
+
+def _further(once: list[State], twice: list[State], layers: int) -> list[State]:
+    """The states after ``layers`` more layers that each take as long as the second one."""
+
+    def on(x: Number, y: Number) -> Number:
+        return y + layers * (y - x)
+
+    return [
+        (on(x[0], y[0]), on(x[1], y[1]), tuple(on(u, v) for u, v in zip(x[2], y[2], strict=True)))
+        for x, y in zip(once, twice, strict=True)
+    ]
