@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from sim.catalog_gpus import load_gpu
 from sim.catalog_models import load_model
+from sim.catalog_scenarios import find_scenario
 from sim.documents import read_file
 from sim.errors import InputError, Problem, ScenarioError
 from sim.explain import explain, show, unknown_key
@@ -49,6 +50,14 @@ class Scenario(Noun):
     """Fraction of the GPU's memory that an engine uses."""
     granularity: Literal["folded", "ranks"] = "folded"
     """Simulate one rank of each class, or every rank; the answer is the same."""
+
+    @field_validator("name", "description")
+    @classmethod
+    def _printable(cls, value: str, info: ValidationInfo) -> str:
+        lines = value.split("\n") if info.field_name == "description" else [value]
+        if not all(line.isprintable() for line in lines):
+            raise ValueError("must be printable text" + " on one line" * (info.field_name == "name"))
+        return value
 
     @field_validator("usable_memory", mode="before")
     @classmethod
@@ -109,16 +118,17 @@ def _by_name(noun: Any, load: Callable[[str], Any]) -> str | dict[str, Any]:
 
 
 def load_scenario(path: str | Path) -> Scenario:
-    """Read a scenario file.
+    """Read a scenario file, or a shipped scenario by its bare name.
 
     Raises
     ------
     ScenarioError
         With every problem of the file, each with ``file:line:col``.
     """
+    path = find_scenario(path)
     document = read_file(path)
-    parts = Parts(Path(path).parent, document.problems)
-    scenario = _assemble({"name": Path(path).stem} | document.data, parts)
+    parts = Parts(path.parent, document.problems)
+    scenario = _assemble({"name": path.stem} | document.data, parts)
     if scenario is None:
         raise ScenarioError(sorted(map(document.place, parts.problems), key=_line))
     return scenario

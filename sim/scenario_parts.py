@@ -63,9 +63,7 @@ class Parts:
 
     def read(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return model, gpu, topology, workload, precision, layouts; ``None`` for what is absent or wrong."""
-        model = self.part(
-            "model", data.get("model"), lambda v: noun(Model, v, lambda n: load_model(n, self.base))
-        )
+        model = self.part("model", data.get("model"), lambda v: noun(Model, v, lambda n: load_model(n, self.base)))
         gpu = self.part("gpu", data.get("gpu"), lambda v: noun(Gpu, v, load_gpu))
         wanted = data.get("topology") or (default_topology(gpu) if gpu else None)
         topology = self.part("topology", wanted, parse_topology)
@@ -91,9 +89,7 @@ class Parts:
         if value is None:
             return [None]
         if not isinstance(value, (list, tuple)) or not value:
-            self.note(
-                Problem(f"must be a list such as [{{strategy: tp, tp: 8}}], not {show(value)}", "layouts")
-            )
+            self.note(Problem(f"must be a list such as [{{strategy: tp, tp: 8}}], not {show(value)}", "layouts"))
             return [None]
         return [self.part(f"layouts.{i}", item or {}, _layout) for i, item in enumerate(value)]
 
@@ -128,6 +124,8 @@ def layout_problems(
             if gpus > have:
                 text = f"needs {gpus} GPUs, the topology ({topology.kind}) has {have}"
                 yield Problem(f"{text}; choose smaller degrees or a larger topology", key)
+        if not layout.label.isprintable():
+            yield Problem("must be printable text on one line", f"{key}.tag")
         first = seen.setdefault(layout.label, i)
         if first != i:
             hint = f"give one of them a tag of its own, such as tag: {layout.label}-b"

@@ -1,0 +1,41 @@
+"""The scenarios that ship with the simulator, by bare name: ``qwen3_235b_8xh200``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sim.errors import Problem, ScenarioError
+from sim.explain import suggest
+
+_PACKAGED = Path(__file__).parent / "data" / "scenarios"
+_CHECKOUT = Path(__file__).parent.parent / "scenarios"
+
+
+def _folder() -> Path:
+    """An installed package carries its scenarios as data; in a checkout they lie beside the package."""
+    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+
+
+def scenario_names() -> list[str]:
+    """Return the names of the shipped scenarios, sorted."""
+    return sorted(path.stem for path in _folder().glob("*.yaml"))
+
+
+def find_scenario(name: str | Path) -> Path:
+    """Return the file that ``name`` means: a path, or the bare name of a shipped scenario.
+
+    A file of that name in the current folder wins over a shipped scenario.
+
+    Raises
+    ------
+    ScenarioError
+        If there is neither; lists the shipped scenarios.
+    """
+    path = Path(name)
+    if path.suffix or len(path.parts) > 1 or path.is_file():
+        return path
+    known = scenario_names()
+    if str(name) in known:
+        return _folder() / f"{name}.yaml"
+    text = "is neither a file nor a shipped scenario"
+    raise ScenarioError(Problem(f"{text}; {suggest(name, known)}shipped: {', '.join(known)}", where=str(name)))
