@@ -56,10 +56,10 @@ class Mesh:
             self._whole.append(frozenset(n for n, s in factoring.items() if s > 1))
 
     def real(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes without those of size 1, or ``WORLD`` if they cover a whole factoring."""
+        """The axes without those of size 1 in the mesh's order, or ``WORLD`` if they cover a whole factoring."""
         if axes in ((), WORLD):
             return axes if self.size > 1 else ()
-        kept = tuple(a for a in axes if self.axes[a].size > 1)
+        kept = tuple(a.name for a in self.axes.values() if a.size > 1 and a.name in axes)
         return WORLD if kept and frozenset(kept) in self._whole else kept
 
     def spread(self, axes: tuple[str, ...], like: tuple[str, ...]) -> tuple[str, ...]:

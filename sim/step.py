@@ -25,7 +25,7 @@ from sim.placement import Placement
 from sim.program import CommunicationOp, Segment
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
-from sim.workload import Phase, Sequences
+from sim.workload import Number, Phase, Sequences
 
 Granularity = Literal["folded", "ranks"]
 
@@ -118,7 +118,7 @@ class StageModel:
         placement: Placement,
         machine: Machine,
         phase: Phase,
-        query_tokens: int,
+        query_tokens: Number,
         sequences: Sequences,
         stage: int = 0,
         pieces: int = 1,
