@@ -91,7 +91,7 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> list[Path]:
             with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
             Path(temporary).chmod(0o666 & ~_umask())
-        for temporary_path, path in waiting.items():
+        for path in waiting.values():
             if path.is_dir():
                 raise IsADirectoryError(0, f"{path.name} is a folder")
         for temporary_path, path in waiting.items():

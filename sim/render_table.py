@@ -127,7 +127,7 @@ def _comparison(report: Report, width: int) -> Iterable[RenderableType]:
         yield Text("")
         yield table((layouts, *_TIME, _WHY), [[t, *s, w] for t, s, w in zip(tags, time, why, strict=True)])
     if not all(layout.feasible for layout in report.layouts):
-        yield Text("(in brackets: the time it would take if it fitted in memory)", style="dim")
+        yield Text("A layout that does not fit shows the time it would take if it did.", style="dim")
     yield from remarks(report)
 
 
@@ -218,7 +218,7 @@ def _time_cells(layout: LayoutReport) -> list[Text]:
         rate(layout.tokens_per_s_per_user),
         rate(layout.output_tokens_per_s_per_gpu),
     ]
-    return [Text(cell) if layout.feasible else Text(f"({cell})", style="dim") for cell in cells]
+    return [Text(cell, style="" if layout.feasible else "dim") for cell in cells]
 
 
 def _why(layout: LayoutReport) -> Text:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sim.catalog_gpus import load_gpu
 from sim.catalog_models import load_model
 from sim.catalog_strategies import parse_layout, spellings
-from sim.catalog_topologies import parse_topology
+from sim.catalog_topologies import parse_topology, topology_class
 from sim.errors import InputError, Problem
 from sim.explain import explain, show
 from sim.hardware import Gpu
@@ -66,7 +66,7 @@ class Parts:
         model = self.part("model", data.get("model"), lambda v: noun(Model, v, lambda n: load_model(n, self.base)))
         gpu = self.part("gpu", data.get("gpu"), lambda v: noun(Gpu, v, load_gpu))
         wanted = data.get("topology") or (default_topology(gpu) if gpu else None)
-        topology = self.part("topology", wanted, parse_topology)
+        topology = self.part("topology", wanted, _topology)
         if gpu and topology and topology.gpu_count <= MOST_GPUS_BUILT:
             self.part("topology", topology, lambda machine: machine.build(gpu))
         workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))
@@ -145,6 +145,17 @@ def noun(cls: type[N], value: Any, load: Callable[[str], N] | None = None) -> N:
         return cls.model_validate(value)
     except ValidationError as error:
         raise InputError(explain(error, cls, value)) from None
+
+
+def _topology(value: Any) -> Topology:
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        return parse_topology(value)
+    cls = topology_class(value["kind"])
+    fields = {key: inner for key, inner in value.items() if key != "kind"}
+    try:
+        return cls.model_validate(fields, context={"parse_topology": parse_topology})
+    except ValidationError as error:
+        raise InputError(explain(error, cls, fields)) from None
 
 
 def _layout(value: Any) -> Strategy:

@@ -1,0 +1,5 @@
+"""``python -m sim`` does what the command ``shardwise`` does."""
+
+from sim.cli import main
+
+main()

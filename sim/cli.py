@@ -1,0 +1,287 @@
+"""The command ``shardwise``.
+
+Commands only read their arguments and return what is to be done; ``execute`` does it, prints the text and turns
+errors into exit codes: 0 done, 2 wrong input (each problem on its own line of stderr), 130 interrupted, 1 a bug.
+Everything heavy is imported inside the commands, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim import __version__
+from sim.errors import FloorError, InputError, Problem, ProgramError
+
+Action = Callable[[], str]
+"""What a command does when it runs; returns the text for stdout."""
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+"""Wrong arguments. typer brings click along in some versions and depends on it in others."""
+
+_EXAMPLES = """\b
+Examples:
+  shardwise list scenarios
+  shardwise compare qwen3_235b_8xh200
+  shardwise run qwen3_235b_8xh200 --layout tp8
+  shardwise compare my.yaml --json --out results
+"""
+
+app = typer.Typer(
+    name="shardwise",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=_EXAMPLES,
+)
+
+
+class Listed(StrEnum):
+    """What ``list`` can list."""
+
+    models = "models"
+    gpus = "gpus"
+    topologies = "topologies"
+    strategies = "strategies"
+    scenarios = "scenarios"
+
+
+class Granularity(StrEnum):
+    """How many ranks are simulated one by one."""
+
+    folded = "folded"
+    ranks = "ranks"
+
+
+def _complete_file(incomplete: str) -> list[str]:
+    from glob import escape, glob
+
+    from sim.catalog_scenarios import scenario_names
+
+    files = [p + "/" * os.path.isdir(p) for p in glob(f"{escape(incomplete)}*") if os.path.isdir(p) or ".y" in p]
+    return [*(name for name in scenario_names() if name.startswith(incomplete)), *sorted(files)]
+
+
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A scenario file, or the name of a shipped scenario.",
+        autocompletion=_complete_file,
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, one row per layout.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Also write report.json, report.csv, the scenario with every default, and the version.",
+    ),
+]
+Detail = Annotated[
+    Granularity | None,
+    typer.Option(help="Simulate one rank of each class, or every rank. The answer is the same."),
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"shardwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _shardwise(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Simulate multi-GPU LLM inference: which parallel layout holds what, and how long a step takes."""
+
+
+@app.command(
+    short_help="Compare all layouts of a scenario.",
+    epilog="Example: shardwise compare scenarios/qwen3_235b_8xh200.yaml --out results",
+)
+def compare(
+    file: File,
+    json: Json = False,
+    csv: Csv = False,
+    out: Out = None,
+    granularity: Detail = None,
+) -> Action:
+    """Compare all layouts of a scenario: KV copies, memory, step time, and why."""
+    return lambda: _answer(file, None, json, csv, out, granularity)
+
+
+@app.command(short_help="Show one layout in detail.", epilog="Example: shardwise run qwen3_235b_8xh200 --layout tp8")
+def run(
+    file: File,
+    layout: Annotated[str, typer.Option("--layout", metavar="TAG", help="Which layout.", show_default=False)],
+    json: Json = False,
+    csv: Csv = False,
+    out: Out = None,
+    granularity: Detail = None,
+) -> Action:
+    """Show one layout in detail: memory by part, time by operation, ranks that differ, constants."""
+    return lambda: _answer(file, layout, json, csv, out, granularity)
+
+
+@app.command(short_help="Say what is wrong with scenario files.", epilog="Example: shardwise check scenarios/*.yaml")
+def check(files: Annotated[list[str], typer.Argument(metavar="FILE...", autocompletion=_complete_file)]) -> Action:
+    """Read scenario files and report everything that is wrong with them."""
+    return lambda: _check(files)
+
+
+@app.command("list", short_help="List what a scenario can name.", epilog="Example: shardwise list models")
+def list_(what: Listed, json: Json = False) -> Action:
+    """List what a scenario can name: models, GPUs, topologies, strategies, shipped scenarios."""
+
+    def action() -> str:
+        from sim.listing import listing, listing_json
+
+        width, color = _terminal()
+        return listing_json(what.value) if json else listing(what.value, width, color)
+
+    return action
+
+
+@app.command(
+    "import-model",
+    short_help="Turn a Hugging Face config.json into a model file.",
+    epilog="Example: shardwise import-model config.json -o my-model.yaml",
+)
+def import_model(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A Hugging Face config.json.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here instead of stdout.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model; else that of the folder.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+) -> Action:
+    """Turn a Hugging Face config.json into a model file that scenarios can name by its path."""
+    return lambda: _import_model(config, output, name, force)
+
+
+def _answer(
+    file: str, tag: str | None, json: bool, csv: bool, out: Path | None, granularity: Granularity | None
+) -> str:
+    if json and csv:
+        raise InputError("--json and --csv exclude each other; with --out DIR both are written")
+    from sim.export import to_csv, to_json, write_folder
+    from sim.run import compare, load
+
+    scenario = load(file)
+    changes: dict[str, Any] = {"granularity": granularity.value} if granularity else {}
+    if tag is not None:
+        changes["layouts"] = (scenario.layout(tag),)
+    report = compare(scenario.model_copy(update=changes))
+    if out:
+        written = write_folder(out, report)
+        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
+    if json or csv:
+        return to_json(report) if json else to_csv(report)
+    width, color = _terminal()
+    if tag is None:
+        from sim.render_table import render
+
+        return render(report, width, color)
+    from sim.render_layout import render_layout
+
+    return render_layout(report, tag, width, color)
+
+
+def _check(files: list[str]) -> str:
+    from sim.run import load
+
+    lines: list[str] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            scenario = load(file)
+        except InputError as error:
+            problems += error.problems
+        else:
+            tags = ", ".join(layout.label for layout in scenario.layouts)
+            lines.append(f"{file}: ok, {len(scenario.layouts)} layouts: {tags}\n")
+    if problems:
+        sys.stdout.write("".join(lines))
+        raise InputError(problems)
+    return "".join(lines)
+
+
+def _import_model(config: Path, output: Path | None, name: str | None, force: bool) -> str:
+    from sim.export import to_yaml, write_files
+    from sim.huggingface import load_config
+    from sim.listing import compact
+
+    model = load_config(config / "config.json" if config.is_dir() else config)
+    text = to_yaml(compact(model.model_copy(update={"name": name}) if name else model))
+    if output is None:
+        return text
+    if output.exists() and not force:
+        raise InputError(f"{output}: exists already; choose another name or add --force")
+    (written,) = write_files(output.parent, {output.name: text})
+    print(f"wrote {written}", file=sys.stderr)
+    return ""
+
+
+def _terminal() -> tuple[int, bool]:
+    """Width in columns and whether colours are wanted. Off a terminal: 120, or what COLUMNS says, and none."""
+    import shutil
+
+    on_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((120, 24)).columns if on_terminal or "COLUMNS" in os.environ else 120
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return max(width, 40), on_terminal and not plain
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run the command line; return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode still shows the figures
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        try:
+            action = app(arguments, prog_name="shardwise", standalone_mode=False)
+            if callable(action):
+                sys.stdout.write(action())
+            sys.stdout.flush()
+        except UsageError as error:
+            error.message = error.message.removeprefix("Value error, ")
+            error.show()
+            return 2
+        except InputError as error:
+            print("\n".join(map(str, error.problems)), file=sys.stderr)
+            return 2
+        except (ProgramError, FloorError) as error:
+            print(f"a bug in the simulator or in a strategy: {error}", file=sys.stderr)
+            return 1
+        except (KeyboardInterrupt, typer.Abort):
+            print("interrupted", file=sys.stderr)
+            return 130
+        except BrokenPipeError:
+            # whoever read stdout has seen enough; Python must not complain again when it flushes at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+    return int(action) if isinstance(action, int) else 0
