@@ -8,7 +8,7 @@ layout whose ranks all differ is simply not folded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +54,11 @@ def questions(program: Program, cut: Cut) -> Questions:
     """Collect them from every value and operation."""
     rows: dict[tuple[object, ...], Value] = {}
     dims: dict[tuple[object, ...], Dim] = {}
+    attentions = tuple({layer.attention: None for layer in program.layers if layer.attention})
+    for attention in attentions:
+        heads = cut.dim("kv_heads", attention.cached_heads, attention)
+        if heads.axes:
+            dims[heads[1:]] = heads
     only: dict[tuple[str, int], None] = {}
     groups: dict[tuple[str, ...], None] = {}
     for segment in program.segments:
@@ -69,13 +74,14 @@ def questions(program: Program, cut: Cut) -> Questions:
                 dims.update((d[1:], d) for d in sizes if d.axes)
             if isinstance(op, CommunicationOp):
                 groups.setdefault(op.axes)
-    attentions = tuple({layer.attention: None for layer in program.layers if layer.attention})
     chunks = tuple(dict.fromkeys(value.chunk for value in rows.values()))
     return Questions(tuple(rows.values()), tuple(dims.values()), attentions, chunks, tuple(only), tuple(groups))
 
 
 def _signature(answer: object) -> Hashable:
     """A figure as something to compare; arrays (one entry per point of a sweep) are equal if all points are."""
+    if isinstance(answer, int):
+        return answer
     if isinstance(answer, np.ndarray):
         return answer.tobytes()
     if isinstance(answer, tuple):
@@ -96,14 +102,11 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
     shape
         How a group of ranks sits on the fabric; equal shapes cost the same.
     """
-    mesh = cut.mesh
-    size = mesh.size
+    mesh, size = cut.mesh, cut.mesh.size
     columns: list[list[Hashable]] = []
 
-    def column(axes: Iterable[str], answer: Callable[[Lane], object]) -> None:
-        axes = tuple(dict.fromkeys(axes))
-        if not axes:
-            return
+    def column(axes: tuple[str, ...], answer: Callable[[Lane], object]) -> None:
+        """Ask one rank per coordinate on ``axes``, on which alone the answer depends."""
         table: dict[int, Hashable] = {}
         index = [mesh.index(rank, axes) for rank in range(size)]
         for rank in range(size):
@@ -112,33 +115,46 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
         if len(set(table.values())) > 1:
             columns.append([table[i] for i in index])
 
+    def falls(axes: tuple[str, ...], answer: Callable[[Lane], object]) -> None:
+        """As ``column`` for an answer that never rises with the coordinate: equal ends mean that all are equal."""
+        if axes and _signature(answer(lane(0))) != _signature(answer(lane(size - 1))):
+            column(axes, answer)
+
     split = cut.sequence_axes
-    holders = split + cut.kv_axes
-    windows = tuple(dict.fromkeys(a.window for a in asked.attentions))
-    column(
-        holders,
-        lambda k: (
-            tuple((k.kv_tokens(w, c), k.appended(c), k.sequences(c)) for w in windows for c in asked.chunks)
-            if k.phase == "decode"
-            else k.sequences()
-        ),
-    )
+    even = lane(0).even
+    by_group = falls if even else column
     for value in asked.rows:
-        column(split + value.tokens, lambda k, v=value: k.rows(v))  # type: ignore[misc]
+        if axes := tuple(dict.fromkeys(split + value.tokens)):
+            by_group(axes, lambda k, v=value: k.rows(v))  # type: ignore[misc]
+    if cut.kv_axes or (split and not even):
+        windows = tuple(dict.fromkeys(a.window for a in asked.attentions))
+        column(split + cut.kv_axes, lambda k: tuple(_cache(k, w, c) for w in windows for c in asked.chunks))
     for dim in asked.dims:
-        if dim.serves or dim.size % mesh.count(dim.axes):
+        if _uneven(dim, mesh.count(dim.axes)):
             column(dim.axes, lambda k, d=dim: k.size(d))  # type: ignore[misc]
-    for attention in asked.attentions:
-        column(cut.axes("attention_heads"), lambda k, a=attention: k.kv_heads(a))  # type: ignore[misc]
     for axis, at in asked.only:
         columns.append([mesh.coordinate(rank, axis) == at for rank in range(size)])
     for axes in asked.groups:
-        shapes = {g: shape(g) for g in {mesh.group(rank, axes) for rank in range(size)}}
+        shapes = {group: shape(group) for group in mesh.groups(axes)}
         if len(set(shapes.values())) > 1:
             columns.append([shapes[mesh.group(rank, axes)] for rank in range(size)])
     if not columns:
         return Classes((0,) * size, (tuple(range(size)),))
     return _refine(list(zip(*columns, strict=True)), [[mesh.group(r, g) for r in range(size)] for g in asked.groups])
+
+
+def _cache(lane: Lane, window: int | None, chunk: Chunk) -> object:
+    """What a rank reads from its cache and writes to it."""
+    if lane.phase == "prefill":
+        return lane.sequences(chunk).groups, lane.appended(chunk)
+    return lane.kv_tokens(window, chunk), lane.appended(chunk), lane.sequences(chunk).groups
+
+
+def _uneven(dim: Dim, ranks: int) -> bool:
+    """Whether ranks can hold different numbers of a dimension's indices."""
+    if dim.serves:
+        return bool(dim.size * dim.serves % ranks or (dim.size % ranks and ranks % dim.size))
+    return bool(dim.size % ranks)
 
 
 def _refine(signatures: list[Hashable], groups: list[list[tuple[int, ...]]]) -> Classes:

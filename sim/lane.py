@@ -47,6 +47,11 @@ class Lane:
         self._kv_rank = cut.mesh.index(rank, cut.kv_axes)
         self._kept: dict[Any, Any] = {}
 
+    @property
+    def even(self) -> bool:
+        """Whether all sequences of the instance have one length, so that groups differ by one sequence at most."""
+        return len(self._all.groups) == 1
+
     def size(self, dim: Dim) -> int:
         """Local length of a feature dimension."""
         if not dim.axes:

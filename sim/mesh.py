@@ -7,9 +7,8 @@ never there. ``WORLD`` stands for all axes of any one factoring together.
 
 from __future__ import annotations
 
-import itertools
 import math
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from sim.errors import ProgramError
@@ -44,6 +43,7 @@ class Mesh:
         self.size = math.prod(factorings[0].values())
         self.axes: dict[str, Axis] = {}
         self._whole: list[frozenset[str]] = []
+        self._known: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
         for number, factoring in enumerate(factorings):
             if math.prod(factoring.values()) != self.size:
                 raise ProgramError(f"axes {factoring} do not multiply to {self.size} ranks")
@@ -90,15 +90,31 @@ class Mesh:
             index = index * a.size + rank // a.stride % a.size
         return index
 
-    @lru_cache(maxsize=4096)  # noqa: B019  a mesh lives as long as its strategy
     def group(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
         """The ranks that talk to ``rank`` over ``axes``, itself included, in the order of ``index``."""
-        if axes == WORLD:
-            return self._all
-        parts = [self.axes[a] for a in axes]
-        base = rank - sum(rank // a.stride % a.size * a.stride for a in parts)
-        offsets = itertools.product(*(range(0, a.size * a.stride, a.stride) for a in parts))
-        return tuple(base + sum(offset) for offset in offsets)
+        return self._groups_of(axes)[rank]
+
+    def groups(self, axes: tuple[str, ...]) -> list[tuple[int, ...]]:
+        """All groups over ``axes``, each once."""
+        return list(dict.fromkeys(self._groups_of(axes)))
+
+    def _groups_of(self, axes: tuple[str, ...]) -> list[tuple[int, ...]]:
+        """The group of each rank."""
+        found = self._known.get(axes)
+        if found is None:
+            found = [self._all] * self.size
+            if axes != WORLD:
+                parts = [self.axes[a] for a in axes]
+                offsets = [0]
+                for a in parts:
+                    offsets = [o + step for o in offsets for step in range(0, a.size * a.stride, a.stride)]
+                for rank in range(self.size):
+                    if all(rank // a.stride % a.size == 0 for a in parts):
+                        group = tuple([rank + o for o in offsets])
+                        for member in group:
+                            found[member] = group
+            self._known[axes] = found
+        return found
 
     @cached_property
     def _all(self) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from sim.lane import Lane
 from sim.lower import cut_of, lower
 from sim.model import Model
 from sim.placement import Placement
-from sim.program import CommunicationOp, Segment
+from sim.program import CommunicationOp
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
 from sim.workload import Number, Phase, Sequences
@@ -36,7 +36,8 @@ class Prepared(NamedTuple):
     begin: Pattern
     layers: dict[object, Pattern]
     end: Pattern
-    handover: Pattern
+    handover: Pattern | None
+    """What a stage other than the first begins with."""
     asked: Questions
 
 
@@ -45,12 +46,12 @@ def prepared(model: Model, strategy: Strategy, phase: Phase, pieces: int) -> Pre
     """Type-check and prepare a program; kept, because a sweep asks again and again."""
     program = lower(model, strategy, phase, pieces)
     cut = cut_of(strategy, model)
-    segment: Segment = handover(cut, program.end.entry)
+    between = prepare(handover(cut, program.end.entry)) if strategy.pp > 1 else None
     return Prepared(
         prepare(program.begin),
         {layer: prepare(s) for layer, s in program.layers.items()},
         prepare(program.end),
-        prepare(segment),
+        between,
         questions(program, cut),
     )
 
@@ -176,7 +177,9 @@ class StageModel:
     def patterns(self) -> list[tuple[int, Pattern]]:
         """The segments of this stage in order, with how often each repeats."""
         stages = self.placement.stages
-        found: list[tuple[int, Pattern]] = [(1, self.program.begin if self.stage == 0 else self.program.handover)]
+        first = self.program.handover if self.stage else self.program.begin
+        assert first
+        found: list[tuple[int, Pattern]] = [(1, first)]
         found += [(count, self.program.layers[layer]) for count, layer in stages[self.stage]]
         if self.stage == len(stages) - 1:
             found.append((1, self.program.end))
@@ -282,9 +285,11 @@ def _run_folded(totals: list[LaneTotals], blocks: _Blocks, states: list[engine.L
             outcome = engine.run([[t] for t in tracks], states)
             events += outcome.events
             passed, after = _relative(list(outcome.states))
-            times = left if count > 1 and before is pattern and _same(after, states, passed) else 1
+            times = left if left > 1 and _same(after, states, passed) else 1
             for lane, exposed in zip(totals, outcome.exposed, strict=True):
-                _add_exposed(lane, pattern, exposed, before, times)
+                _add_exposed(lane, pattern, exposed, before, 1)
+                if times > 1:
+                    _add_exposed(lane, pattern, exposed, pattern, times - 1)
             now += passed * times
             left -= times
             states, before = after, pattern
