@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from sim.errors import InputError, Problem
 from sim.report import Report
 
+_WORDS = re.compile(r"\w|\w[\w./ -]*\w", re.ASCII)
 _NOT_IN_CSV = ("ranks", "breakdown", "collectives")
 
 
@@ -47,8 +49,19 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def to_yaml(data: Mapping[str, Any]) -> str:
     """Write plain data as YAML that reads back equal; innermost lists and mappings take one line each."""
     from ruamel.yaml import YAML
+    from ruamel.yaml.nodes import ScalarNode
+    from ruamel.yaml.representer import SafeRepresenter
 
+    class Quoting(SafeRepresenter):
+        """Quotes every text that is not plain words: the emitter alone leaves some bare that it cannot read."""
+
+        def represent_str(self, data: str) -> ScalarNode:
+            style = None if _WORDS.fullmatch(data) else "'" if data.isprintable() else '"'
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Quoting.add_representer(str, Quoting.represent_str)
     yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = Quoting
     yaml.default_flow_style = None
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # keys stay in their order
     yaml.width = 4096

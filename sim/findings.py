@@ -43,7 +43,7 @@ def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
     each, copies = fewest.cached_heads, report.kv.duplication
     if copies > 1 + 1e-9:
         on = ranks / each
-        lives = f"each lives on {on:.0f} ranks" if on == int(on) and each > 1 else f"it lives on {ranks} ranks"
+        lives = f"each KV head lives on {on:.0f} ranks" if on == int(on) and each > 1 else f"it lives on {ranks} ranks"
         if ranks % each and each % ranks:
             lives = "some live on several ranks"
         stopped = f"KV read time stopped falling at {each} rank{'s' if each > 1 else ''}"

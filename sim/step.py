@@ -69,7 +69,7 @@ class LaneTotals:
     idle: float = 0.0
     """Waiting until slower ranks had come."""
     causes: dict[str, float] = field(default_factory=dict)
-    """The same time by what bounds it: KV reads, weight reads, arithmetic, fixed kernel time, a collective."""
+    """The same time by what bounds it: KV reads, weight reads, compute, kernel overhead (launches and fixed costs), a collective."""
     sent: dict[str, float] = field(default_factory=dict)
     """Bytes sent by operation."""
 
@@ -227,10 +227,10 @@ def _add_compute(lane: LaneTotals, part: Track, count: int) -> None:
             lane.compute_floor += count * cost.floor
             lane.operations[price.name] = lane.operations.get(price.name, 0.0) + count * cost.seconds
             causes = lane.causes
-            fixed = "host" if work.family == "host" else "kernel launches and fixed costs"
+            fixed = "host" if work.family == "host" else "kernel overhead"
             causes[fixed] = causes.get(fixed, 0.0) + count * cost.fixed
             if cost.compute > cost.memory:
-                causes["arithmetic"] = causes.get("arithmetic", 0.0) + count * cost.compute
+                causes["compute"] = causes.get("compute", 0.0) + count * cost.compute
             elif cost.memory > 0:
                 moved = work.weight_bytes + work.kv_bytes + work.io_bytes
                 for cause, size in (
