@@ -91,9 +91,7 @@ def parse_layout(fields: dict[str, Any]) -> Strategy:
     return layout
 
 
-def _by_field(
-    cls: type[Strategy], fields: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+def _by_field(cls: type[Strategy], fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
     """Return the values by field, how each field was spelled, and keys that are unknown or said twice."""
     known = spellings(cls)
     named: dict[str, Any] = {}
@@ -117,9 +115,7 @@ def _short_first(known: dict[str, str]) -> Iterable[str]:
     return dict.fromkeys(known.values())
 
 
-def _flags_for_numbers(
-    cls: type[Strategy], named: dict[str, Any], spelled: dict[str, str]
-) -> Iterator[Problem]:
+def _flags_for_numbers(cls: type[Strategy], named: dict[str, Any], spelled: dict[str, str]) -> Iterator[Problem]:
     """A degree written ``true`` would silently become 1."""
     for name, value in named.items():
         annotation = cls.model_fields[name].annotation

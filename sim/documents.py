@@ -96,15 +96,11 @@ def read_document(content: bytes | str, name: str) -> Document:
             raise ScenarioError(Problem(message, where=f"{name}:{line}:1")) from None
     root = _compose(content.removeprefix("\ufeff"), name)
     if root is None or (isinstance(root, ScalarNode) and not root.value):
-        raise ScenarioError(
-            Problem("is empty; a scenario has keys such as model, gpu and layouts", where=name)
-        )
+        raise ScenarioError(Problem("is empty; a scenario has keys such as model, gpu and layouts", where=name))
     if not isinstance(root, MappingNode):
         kind = "a list" if isinstance(root, SequenceNode) else "one value"
         where = f"{name}:{root.start_mark.line + 1}:{root.start_mark.column + 1}"
-        raise ScenarioError(
-            Problem(f"must hold keys such as model, gpu and layouts, not {kind}", where=where)
-        )
+        raise ScenarioError(Problem(f"must hold keys such as model, gpu and layouts, not {kind}", where=where))
     walk = _Walk(name)
     data = walk.value(root, "", 0)
     return Document(name, data, walk.positions, walk.problems)
@@ -139,9 +135,7 @@ def _in_our_words(problem: str, line: str = "") -> str:
         if "\t" in line:
             return "a tab cannot indent YAML; use spaces"
         character = re.search(r"character (.+?) that", problem)
-        return (
-            f"a value cannot start with {character[1] if character else 'this character'}; put it in quotes"
-        )
+        return f"a value cannot start with {character[1] if character else 'this character'}; put it in quotes"
     if "mapping values are not allowed" in problem:
         if line.count(": ") > 1:
             return "a second ': ' on one line; put a text that contains ': ' in quotes"

@@ -38,10 +38,7 @@ def suggest(word: object, known: Iterable[str]) -> str:
     """Return ``did you mean 'batch'? ``, or nothing when no known word comes close."""
     text = str(word).lower()
     choices = {k.lower(): k for k in known}
-    close = (
-        get_close_matches(text, choices, n=2)
-        or [k for k in choices if len(text) > 2 and k.startswith(text)][:2]
-    )
+    close = get_close_matches(text, choices, n=2) or [k for k in choices if len(text) > 2 and k.startswith(text)][:2]
     return f"did you mean {' or '.join(repr(choices[c]) for c in close)}? " if close else ""
 
 
@@ -136,12 +133,11 @@ def explain(
         else:  # our own validators say all by themselves; anything else gets no foreign sentence
             own = context.get("error")
             whole.append(Problem(str(own) if own else f"{show(found['input'])} cannot be used here", key))
-    own_words = {p.key for p in whole}
+    keys = {p.key for p in whole} | musts.keys()
     for key, rules in musts.items():
-        if key not in own_words:
-            whole.append(
-                Problem(f"must be {', or '.join(dict.fromkeys(rules))}, not {show(values[key])}", key)
-            )
+        # a list whose items are wrong is also called too short, and a wrong branch of a union an odd type
+        if not any(other.startswith(f"{key}.") for other in keys) and all(p.key != key for p in whole):
+            whole.append(Problem(f"must be {', or '.join(dict.fromkeys(rules))}, not {show(values[key])}", key))
     return whole
 
 

@@ -44,7 +44,7 @@ def _detail(report: Report, layout: LayoutReport) -> Iterable[RenderableType]:
     yield bullets(_summary(layout))
     yield from _section("Memory of the fullest rank", _memory(layout))
     yield from _section("Time of one step on the slowest rank", _time(layout))
-    yield from _section("Ranks that differ", _ranks(layout))
+    yield from _section("Ranks, equal ones together", _ranks(layout))
     yield from remarks(report)
     if report.assumptions:
         yield from _section("Constants and their sources", bullets(map(": ".join, report.assumptions.items())))
