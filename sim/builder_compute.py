@@ -136,7 +136,7 @@ class ComputeBuilder:
         y = self.hidden("embedded", ids.tokens)._replace(
             partial=self.mesh.real(axes), only=self.cut.holds(table), chunk=ids.chunk
         )
-        self.ops.append(compute.Elementwise(self.named("lookup"), (ids,), (y,)))
+        self.ops.append(compute.Lookup(self.named("lookup"), (ids,), (y,), table))
         return y
 
     def zeros(self, like: Value) -> Value:
@@ -152,7 +152,7 @@ class ComputeBuilder:
             raise self.fail("norm", f"{x.name} is split over its features")
         y = x._replace(name=f"{x.name}.norm")
         self._held("norm", self.tensors[weight], x)
-        self.ops.append(compute.Elementwise(self.named("norm"), (x,), (y,)))
+        self.ops.append(compute.Norm(self.named("norm"), (x,), (y,), self.tensors[weight]))
         return y
 
     def add_norm(self, x: Value, residual: Value | None, weight: str) -> tuple[Value, Value]:
@@ -165,7 +165,7 @@ class ComputeBuilder:
         self._held("add_norm", self.tensors[weight], x)
         total = x._replace(name=f"{x.name}.residual")
         y = x._replace(name=f"{x.name}.norm")
-        self.ops.append(compute.Elementwise(self.named("add_norm"), (x, residual), (y, total)))
+        self.ops.append(compute.Norm(self.named("add_norm"), (x, residual), (y, total), self.tensors[weight]))
         return y, total
 
     def _held(self, op: str, tensor: TensorShape, x: Value) -> None:
@@ -255,7 +255,7 @@ class ComputeBuilder:
         if not x.stacked:
             return x
         y = x._replace(name=f"{x.name}.merged", stacked=())
-        self.ops.append(compute.Elementwise(self.named("merge"), (x,), (y,)))
+        self.ops.append(compute.Merge(self.named("merge"), (x,), (y,)))
         return y
 
     def rescale(self, x: Value, statistics: Value | None) -> Value:
@@ -265,14 +265,14 @@ class ComputeBuilder:
         if statistics is None or statistics.stacked != x.shares:
             raise self.fail("rescale", f"{x.name} needs the statistics of {'·'.join(x.shares)}")
         y = x._replace(name=f"{x.name}.rescaled", shares=(), partial=x.shares)
-        self.ops.append(compute.Elementwise(self.named("rescale"), (x,), (y,)))
+        self.ops.append(compute.Rescale(self.named("rescale"), (x, statistics), (y,)))
         return y
 
     def activate(self, x: Value) -> Value:
         """SwiGLU or another activation: (halves, width) in, (width,) out."""
         self.whole("activation", x)
         y = x._replace(name=f"{x.name}.activated", dims=x.dims[-1:])
-        self.ops.append(compute.Elementwise(self.named("activation"), (x,), (y,)))
+        self.ops.append(compute.Activate(self.named("activation"), (x,), (y,)))
         return y
 
     def add(self, x: Value, y: Value) -> Value:
@@ -280,7 +280,7 @@ class ComputeBuilder:
         if x._replace(name="", dims=()) != y._replace(name="", dims=()) or x.dims != y.dims:
             raise self.fail("add", f"{x.name} and {y.name} are not split alike or owe different sums")
         total = x._replace(name=f"{x.name}+{y.name}")
-        self.ops.append(compute.Elementwise(self.named("add"), (x, y), (total,)))
+        self.ops.append(compute.Add(self.named("add"), (x, y), (total,)))
         return total
 
     def experts(self, x: Value, routing: Value, ffn: MoeFfn, imbalance: float) -> Value:
@@ -303,5 +303,5 @@ class ComputeBuilder:
         """Next token of each row."""
         self.whole("sample", logits)
         ids = logits._replace(name="sampled", dims=(Dim("id", 1),))
-        self.ops.append(compute.Elementwise(self.named("sample"), (logits,), (ids,)))
+        self.ops.append(compute.Sample(self.named("sample"), (logits,), (ids,)))
         self.ops.append(compute.Host("host", (ids,), ()))

@@ -46,10 +46,12 @@ def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
         lives = f"each KV head lives on {on:.0f} ranks" if on == int(on) and each > 1 else f"it lives on {ranks} ranks"
         if ranks % each and each % ranks:
             lives = "some live on several ranks"
-        stopped = f"KV read time stopped falling at {each} rank{'s' if each > 1 else ''}"
+        stopped = ""
+        if evaluation.workload.phase == "decode":
+            stopped = f", and KV read time stopped falling at {each} rank{'s' if each > 1 else ''}"
         return (
             f"{report.tag}: {ranks} ranks share {_heads(fewest)}, so {lives}: {_fraction(copies)} of all KV bytes "
-            f"are copies ({copies:.2f}x), and {stopped}"
+            f"are copies ({copies:.2f}x){stopped}"
         )
     if sharers > 1:
         return f"{report.tag}: every KV byte is held once; {sharers} ranks share each sequence's tokens"

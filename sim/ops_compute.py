@@ -20,7 +20,7 @@ def _features(lane: Lane, dims: tuple[Dim, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(ComputeOp):
-    """Reads its inputs and writes its outputs once: norm, activation, residual add, rope, merge, sampling."""
+    """Reads its inputs and writes its outputs once."""
 
     def work(self, lane: Lane) -> Work:
         """Bytes of all inputs and outputs."""
@@ -29,6 +29,45 @@ class Elementwise(ComputeOp):
             stacked = lane.cut.mesh.count(value.stacked) if value.stacked else 1
             total = total + lane.rows(value) * _features(lane, value.dims) * stacked
         return Work("elementwise", io_bytes=total * lane.activation)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Elementwise):
+    """Rows of the embedding table for token ids; ids that another rank's part of the vocabulary has give zeros."""
+
+    weight: TensorShape
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Elementwise):
+    """RMS norm; with a second input, of its sum with the first, which is the second output (fused residual)."""
+
+    weight: TensorShape
+
+
+@dataclass(frozen=True, slots=True)
+class Activate(Elementwise):
+    """SwiGLU of (gate, up) halves, or SiLU where there is one half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(Elementwise):
+    """Stacked softmax shares to one result, by their statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale(Elementwise):
+    """A softmax share times its part of the whole, known from everybody's statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Elementwise):
+    """Sum of two values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Elementwise):
+    """The next token of each row: the largest logit."""
 
 
 @dataclass(frozen=True, slots=True)
