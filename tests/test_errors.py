@@ -4,12 +4,14 @@ import pytest
 
 from sim.cli import execute
 from sim.errors import InputError, Problem, ScenarioError
+from sim.scenario import Scenario
+from sim.workload import Workload
 
 MODEL, GPU, WORK = "model: qwen3-235b-a22b\n", "gpu: h200-sxm\n", "workload: {batch: 64, context: 32k}\n"
 TP8 = "layouts:\n  - {strategy: tp, tp: 8}\n"
 HEAD = MODEL + GPU + WORK
 FORMATS = "fp32, bf16, fp16, fp8, fp8_block, fp8_group, mxfp8, int8, int4, fp4, nvfp4, mxfp4"
-KEYS = "name, description, model, gpu, topology, precision, workload, layouts, usable_memory, granularity"
+KEYS = ", ".join(Scenario.model_fields)
 NEEDS = "a scenario needs model, gpu, workload, layouts"
 SPACE = "choose smaller degrees or a larger topology"
 
@@ -25,8 +27,8 @@ CASES = {
     "a key inside a part": (
         MODEL + GPU + "workload: {batchsize: 3, batch: 4, context: 32k}\n" + TP8,
         [
-            "s.yaml:3:12: workload.batchsize: unknown key 'batchsize'; did you mean 'batch'? known keys: phase, "
-            "batch, context, query_tokens"
+            "s.yaml:3:12: workload.batchsize: unknown key 'batchsize'; did you mean 'batch'? known keys: "
+            f"{', '.join(Workload.model_fields)}"
         ],
     ),
     "a duplicate key": (
