@@ -117,8 +117,11 @@ def ranks() -> None:
         TensorParallel(tp=64),
     ):
         placement, work = Placement(model, strategy, precision), Workload(batch=512, context=32768)
-        seconds = best(lambda p=placement: Evaluation(p, here, work, granularity="ranks").best, 5)  # type: ignore[misc]
-        events = Evaluation(placement, here, work, granularity="ranks").best[1][0].events
+
+        def step(p: Placement = placement, w: Workload = work) -> int:
+            return Evaluation(p, here, w, granularity="ranks").best[1][0].events
+
+        seconds, events = best(step), step()
         print(f"one step of {strategy.label}, 61 layers, every rank: {1000 * seconds:.0f} ms, {events:,} events")
 
 

@@ -70,9 +70,7 @@ def topology_class(kind: str) -> type[Topology]:
     known = topology_names()
     close = get_close_matches(kind, known, n=3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    raise TopologyError(
-        Problem(f"{kind!r} is not installed; {hint}known: {', '.join(known)}", key="topology")
-    )
+    raise TopologyError(Problem(f"{kind!r} is not installed; {hint}known: {', '.join(known)}", key="topology"))
 
 
 def parse_topology(spec: str | dict[str, Any] | Topology) -> Topology:
@@ -93,9 +91,7 @@ def parse_topology(spec: str | dict[str, Any] | Topology) -> Topology:
     if isinstance(spec, str):
         return _parse_short(spec.strip())
     if not isinstance(spec, dict) or not isinstance(spec.get("kind"), str):
-        raise TopologyError(
-            Problem(f"{spec!r} names no kind; write for example hgx-8 or {{kind: nvl72}}", "topology")
-        )
+        raise TopologyError(Problem(f"{spec!r} names no kind; write for example hgx-8 or {{kind: nvl72}}", "topology"))
     fields = {k: v for k, v in spec.items() if k != "kind"}
     found = topology_class(spec["kind"])
     try:
@@ -110,9 +106,7 @@ def _parse_short(text: str) -> Topology:
         return parse_topology({"kind": text})
     found = topology_class(match["kind"])
     if found.count_field is None:
-        raise TopologyError(
-            Problem(f"{match['kind']} has one size; write {match['kind']}, not {text!r}", "topology")
-        )
+        raise TopologyError(Problem(f"{match['kind']} has one size; write {match['kind']}, not {text!r}", "topology"))
     return parse_topology({"kind": match["kind"], found.count_field: int(match["count"])})
 
 

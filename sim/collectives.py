@@ -182,9 +182,7 @@ class Collectives:
                     yield _Plan("direct", (_Stage(kind, n, _pairs(ranks, sent / (n - 1))),))
                 if rings := best_rings(self.fabric.direct_links(ranks), ranks):
                     flows = [flow for order, part in rings for flow in _ring(order, sent * part)]
-                    yield _Plan(
-                        f"{len(rings)} rings" if len(rings) > 1 else "ring", (_Stage(kind, n, flows),)
-                    )
+                    yield _Plan(f"{len(rings)} rings" if len(rings) > 1 else "ring", (_Stage(kind, n, flows),))
         elif kind in ("all_to_all", "dispatch", "combine"):
             yield _Plan("pairwise", (_Stage(kind, n, _pairs(ranks, 1 / (n - 1))),))
         elif kind == "broadcast":
@@ -245,9 +243,7 @@ def _trips(kind: str, n: int) -> int:
     """How often a route is travelled one after the other: the depth of a tree, twice for reduce and
     broadcast."""
     depth = ceil(log2(n))
-    return {"all_reduce": 2 * depth, "all_gather": depth, "reduce_scatter": depth, "broadcast": depth}.get(
-        kind, 1
-    )
+    return {"all_reduce": 2 * depth, "all_gather": depth, "reduce_scatter": depth, "broadcast": depth}.get(kind, 1)
 
 
 def _ring(ranks: Sequence[int], sent: float) -> list[Flow]:

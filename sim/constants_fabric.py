@@ -43,9 +43,7 @@ class FabricConstants(Noun):
         used |= {e.source for link in self.efficiency.values() for e in link.values()}
         if missing := sorted(used - set(self.sources)):
             raise ValueError(f"sources are not spelled out: {', '.join(missing)}")
-        if bad := [
-            e.fraction for link in self.efficiency.values() for e in link.values() if not 0 < e.fraction <= 1
-        ]:
+        if bad := [e.fraction for link in self.efficiency.values() for e in link.values() if not 0 < e.fraction <= 1]:
             raise ValueError(f"an efficiency lies in (0, 1], not {bad}")
         return self
 

@@ -62,7 +62,7 @@ class Evaluation:
 
     def _stage(self, stage: int, sequences: Sequences, pieces: int) -> StageModel:
         w = self.workload
-        return StageModel(self.placement, self.machine, w.phase, w.query_tokens, sequences, stage, pieces)
+        return StageModel(self.placement, self.machine, w.phase, w.query_tokens, sequences, stage, pieces, w.generated)
 
     def _passes(self, pieces: int) -> list[StagePass]:
         micro = self.replica.share(0, self.micro_batches)
@@ -132,7 +132,8 @@ class Evaluation:
 
     def _lane(self, rank: int, sequences: Sequences) -> Lane:
         w = self.workload
-        return Lane(rank, self.placement.cut, sequences, w.phase, w.query_tokens, self.placement.precision)
+        precision = self.placement.precision
+        return Lane(rank, self.placement.cut, sequences, w.phase, w.query_tokens, precision, w.generated)
 
     @cached_property
     def _program(self) -> Program:

@@ -57,9 +57,7 @@ class Fabric:
         self.description = description
         self.graph = graph
         self.gpus = tuple(gpus)
-        self._links: dict[str, dict[str, Mapping[str, Any]]] = {
-            u: dict(near) for u, near in graph.adjacency()
-        }
+        self._links: dict[str, dict[str, Mapping[str, Any]]] = {u: dict(near) for u, near in graph.adjacency()}
         self._kinds: dict[str, str] = dict(graph.nodes(data="kind"))
         self._units: dict[str, int | None] = dict(graph.nodes(data="unit"))
         self._domains: dict[str, tuple[str, ...]] = {}
@@ -73,14 +71,10 @@ class Fabric:
             raise TopologyError(f"{self.name}: a fabric lists each of its GPUs once, and has at least one")
         for gpu in self.gpus:
             if self._kinds.get(gpu) != "gpu":
-                raise TopologyError(
-                    f"{self.name}: {gpu!r} is listed as a GPU, but the graph has no such GPU node"
-                )
+                raise TopologyError(f"{self.name}: {gpu!r} is listed as a GPU, but the graph has no such GPU node")
         for node, kind in self._kinds.items():
             if kind not in KINDS:
-                raise TopologyError(
-                    f"{self.name}: node {node!r} has kind {kind!r}; choose one of {', '.join(KINDS)}"
-                )
+                raise TopologyError(f"{self.name}: node {node!r} has kind {kind!r}; choose one of {', '.join(KINDS)}")
         for u, v, link in self.graph.edges(data=True):
             if not all(field in link for field in _LINK_FIELDS):
                 raise TopologyError(f"{self.name}: link {u!r} to {v!r} needs {', '.join(_LINK_FIELDS)}")
@@ -206,9 +200,7 @@ class Fabric:
     def _disconnected(self, source: str, target: str) -> TopologyError:
         return TopologyError(f"{self.name}: nothing connects {source!r} and {target!r}")
 
-    def load(
-        self, flows: Iterable[tuple[int, int, float]], ranks: Sequence[int]
-    ) -> tuple[Routes, list[float], float]:
+    def load(self, flows: Iterable[tuple[int, int, float]], ranks: Sequence[int]) -> tuple[Routes, list[float], float]:
         """Put flows ``(rank, rank, bytes)`` among ``ranks`` on the links.
 
         Returns the routes used, bytes per edge of theirs, and the longest network latency met in seconds.

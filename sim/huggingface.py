@@ -190,9 +190,7 @@ def _parse(path: Path) -> dict[str, Any]:
         message = "holds a number too long, or objects nested too deep, to be a config.json"
         raise ModelError(Problem(message, where=where)) from None
     if repeated:
-        raise ModelError(
-            [Problem("stands twice in one object", key=k, where=where) for k in dict.fromkeys(repeated)]
-        )
+        raise ModelError([Problem("stands twice in one object", key=k, where=where) for k in dict.fromkeys(repeated)])
     if not isinstance(config, dict):
         raise ModelError(Problem(f"must hold one JSON object, holds {show(config)}", where=where))
     return config

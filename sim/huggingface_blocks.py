@@ -52,9 +52,7 @@ def _part(keys: Keys, block: Any, index: int, name: str) -> Keys | None:
     return None if part.flag("no_op", default=False) else part
 
 
-def _attention_reader(
-    keys: Keys, family: Family, heads: int, size: int
-) -> Callable[[Keys | None], Attention | None]:
+def _attention_reader(keys: Keys, family: Family, heads: int, size: int) -> Callable[[Keys | None], Attention | None]:
     traits = attention_traits(keys, family)
 
     def read(part: Keys | None) -> Attention | None:

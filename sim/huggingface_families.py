@@ -45,9 +45,7 @@ class Family(NamedTuple):
     known: bool = True
 
 
-_BIASED = Family(
-    gated=False, tied=True, qkv_bias=True, o_bias=True, mlp_bias=True, ffn_factor=4, kv_heads="all"
-)
+_BIASED = Family(gated=False, tied=True, qkv_bias=True, o_bias=True, mlp_bias=True, ffn_factor=4, kv_heads="all")
 _FAMILIES = {
     "arcee": Family(gated=False),
     "chatglm": Family(kv_heads="all", o_follows=False),
@@ -68,9 +66,7 @@ _FAMILIES = {
     "gpt2": _BIASED._replace(vocab=50257),
     "gptbigcode": _BIASED._replace(kv_heads="one", vocab=50257),
     "gptneox": _BIASED._replace(tied=False),
-    "gptoss": Family(
-        qkv_bias=True, o_bias=True, router_bias=True, expert_bias=True, sinks=True, window_every=2
-    ),
+    "gptoss": Family(qkv_bias=True, o_bias=True, router_bias=True, expert_bias=True, sinks=True, window_every=2),
     "granite": Family(),
     "kimik2": Family(router_bias=True),
     "llama": Family(kv_heads="all"),

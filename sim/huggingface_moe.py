@@ -71,9 +71,7 @@ def _experts(keys: Keys, family: Family) -> MoeFfn | None:
         keys.problem(keys.find(*_TOP_K)[0], f"{top_k} active experts are more than the {experts} routed ones")
     width = keys.number("the width of one expert", *_EXPERT_WIDTH, *_WIDTH)
     beside = has_experts_beside_ffn(keys)
-    shared = (
-        keys.number("the dense block beside the experts", *_WIDTH) if beside else _shared(keys, family, width)
-    )
+    shared = keys.number("the dense block beside the experts", *_WIDTH) if beside else _shared(keys, family, width)
     router_bias = keys.flag("use_routing_bias", default=family.router_bias)
     gated = is_gated(keys, family)
     if keys.problems:
@@ -152,8 +150,4 @@ def _moe_range(keys: Keys, layers: int) -> list[bool]:
     stated = keys.optional("moe_layer_end_index", least=-1)
     last = layers - 1 if stated is None or stated == -1 else stated
     step = _step(keys, "moe_layer_interval")
-    return (
-        [first <= i <= last and (i + 1) % step == 0 for i in range(layers)]
-        if step and last is not None
-        else []
-    )
+    return [first <= i <= last and (i + 1) % step == 0 for i in range(layers)] if step and last is not None else []

@@ -39,9 +39,7 @@ def read_quantisation(keys: Keys) -> Quantisation:
     found = _format(config)
     if found is None:
         method = show(config.get("quant_algo") or config.get("quant_method"))
-        return Quantisation(
-            note=f"the checkpoint's quantisation {method} is not known; weights count as 16 bit"
-        )
+        return Quantisation(note=f"the checkpoint's quantisation {method} is not known; weights count as 16 bit")
     return Quantisation(found, _left_out(config))
 
 

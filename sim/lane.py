@@ -25,19 +25,27 @@ class Lane:
         The strategy's cut.
     sequences
         All sequences of the instance, before they are split.
-    phase, query_tokens
+    phase, query_tokens, generated
         As in ``Workload``.
     precision
         Formats by use.
     """
 
     def __init__(
-        self, rank: int, cut: Cut, sequences: Sequences, phase: Phase, query_tokens: Number, precision: Precision
+        self,
+        rank: int,
+        cut: Cut,
+        sequences: Sequences,
+        phase: Phase,
+        query_tokens: Number,
+        precision: Precision,
+        generated: int = 0,
     ):
         self.rank = rank
         self.cut = cut
         self.phase = phase
         self.query_tokens = query_tokens
+        self.generated = generated
         self.precision = precision
         self.activation = precision.activation_bytes
         self._all = sequences
@@ -110,14 +118,18 @@ class Lane:
             self._kept[key] = sum(n * self._held(length, window) for n, length in self.sequences(chunk).groups)
         return self._kept[key]
 
+    def _first(self, length: Number, without: Number = 0) -> Number:
+        """Tokens that this rank holds of the first ``length - without`` ones of a cache of ``length``."""
+        return self.cut.ownership.held(length, self._kv_ranks, self._kv_rank, self.generated, length - without)
+
     def _held(self, length: Number, window: int | None) -> Number:
-        held = self.cut.ownership.held(length, self._kv_ranks, self._kv_rank)
+        """Tokens that this rank keeps: all, or those that some query of this step still sees."""
         if window is None:
-            return held
+            return self._first(length)
+        seen = window + (self.query_tokens - 1 if self.phase == "decode" else 0)
         if self._kv_ranks == 1:
-            return smaller(held, window)
-        gone = self.cut.ownership.held(length - smaller(length, window), self._kv_ranks, self._kv_rank)
-        return held - gone
+            return smaller(length, seen)
+        return self._first(length) - self._first(length, smaller(length, seen))  # - those that left the window
 
     def appended(self, chunk: Chunk = ()) -> Number:
         """Tokens that this rank writes to its cache in this step, summed over its sequences."""
@@ -125,8 +137,8 @@ class Lane:
         if key not in self._kept:
             total: Number = 0
             for n, length in self.sequences(chunk).groups:
-                before = 0 if self.phase == "prefill" else self._held(length - self.query_tokens, None)
-                total = total + n * (self._held(length, None) - before)
+                before = 0 if self.phase == "prefill" else self._first(length, self.query_tokens)
+                total = total + n * (self._first(length) - before)
             self._kept[key] = total
         return self._kept[key]
 

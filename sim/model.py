@@ -150,9 +150,7 @@ class LatentAttention(Noun):
         yield TensorShape("kv_a_norm", (("latent", c),), "attention", False)
         yield TensorShape("uk", (("uk_heads", h), ("head_dim", self.nope_dim), ("latent", c)), "attention")
         yield TensorShape("uv", (("uv_heads", h), ("latent", c), ("head_dim", self.v_head_dim)), "attention")
-        yield TensorShape(
-            "o", (("o_heads", h), ("head_dim", self.v_head_dim), ("hidden", hidden)), "attention"
-        )
+        yield TensorShape("o", (("o_heads", h), ("head_dim", self.v_head_dim), ("hidden", hidden)), "attention")
 
 
 class DenseFfn(Noun):
@@ -208,20 +206,14 @@ class MoeFfn(Noun):
             yield TensorShape("router_bias", (("experts_all", e),), "routed_experts", False)
         up = (("experts", e), ("hidden", hidden), ("halves", halves), ("expert_ffn", w))
         yield TensorShape("experts_gate_up", up, "routed_experts")
-        yield TensorShape(
-            "experts_down", (("experts", e), ("expert_ffn", w), ("hidden", hidden)), "routed_experts"
-        )
+        yield TensorShape("experts_down", (("experts", e), ("expert_ffn", w), ("hidden", hidden)), "routed_experts")
         if self.expert_bias:
             bias = (("experts", e), ("halves", halves), ("expert_ffn", w))
             yield TensorShape("experts_gate_up_bias", bias, "routed_experts", False)
-            yield TensorShape(
-                "experts_down_bias", (("experts", e), ("hidden", hidden)), "routed_experts", False
-            )
+            yield TensorShape("experts_down_bias", (("experts", e), ("hidden", hidden)), "routed_experts", False)
         if s:
             part = self.shared_part
-            yield TensorShape(
-                "shared_gate_up", (("hidden", hidden), ("halves", halves), ("shared_ffn", s)), part
-            )
+            yield TensorShape("shared_gate_up", (("hidden", hidden), ("halves", halves), ("shared_ffn", s)), part)
             yield TensorShape("shared_down", (("shared_ffn", s), ("hidden", hidden)), part)
             if self.shared_gate:
                 yield TensorShape("shared_gate", (("hidden", hidden),), part, False)

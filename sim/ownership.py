@@ -17,36 +17,54 @@ from sim.errors import LayoutError
 from sim.noun import Noun
 from sim.workload import Number, larger, smaller
 
-Rule = Literal["round_robin", "contiguous"]
+Rule = Literal["round_robin", "prompt_decode", "contiguous"]
+
+
+def _dealt(tokens: Number, size: int, ranks: int, rank: int) -> Number:
+    """Of ``tokens`` dealt out in blocks of ``size``, those that ``rank`` gets."""
+    base = tokens // size // ranks * size
+    return base + smaller(larger(tokens - base * ranks - rank * size, 0), size)
 
 
 class Ownership(Noun):
-    """Tokens in blocks of ``block``: dealt ``round_robin`` over the ranks, or ``contiguous`` runs of blocks.
+    """Tokens in blocks of ``block``: ``round_robin`` deals them over the ranks, ``prompt_decode`` does so for the
+    prompt and starts at rank 0 again for the generated tokens, ``contiguous`` gives each rank one run of blocks.
 
-    ``block: 1`` is vLLM's default; 32 is TensorRT-LLM's; 16 the Helix paper's example.
+    ``block: 1`` is vLLM's default; 32 is TensorRT-LLM's; 16 the Helix paper's example. ``generated`` is how many of
+    the ``context`` tokens were generated since the prompt; only ``prompt_decode`` asks.
     """
 
     rule: Rule = "round_robin"
     block: Annotated[int, Field(ge=1, le=2**20)] = 1
 
-    def held(self, context: Number, ranks: int, rank: int) -> Number:
-        """Tokens of the first ``context`` ones that ``rank`` of ``ranks`` holds."""
+    def held(
+        self, context: Number, ranks: int, rank: int, generated: Number = 0, below: Number | None = None
+    ) -> Number:
+        """Tokens of a cache of ``context`` that ``rank`` of ``ranks`` holds; with ``below``, of its first ones only."""
+        if below is None:
+            below = context
         if ranks == 1:
-            return context
+            return below
         size = self.block
         if self.rule == "round_robin":
-            base = context // size // ranks * size
-            return base + smaller(larger(context - base * ranks - rank * size, 0), size)
+            return _dealt(below, size, ranks, rank)
+        if self.rule == "prompt_decode":
+            prompt = context - generated
+            return _dealt(smaller(below, prompt), size, ranks, rank) + _dealt(
+                larger(below - prompt, 0), size, ranks, rank
+            )
         blocks = -(-context // size)
         each, extra = blocks // ranks, blocks % ranks
         first = rank * each + smaller(rank, extra)
         last = first + each + (rank < extra)
-        return smaller(last * size, context) - smaller(first * size, context)
+        return smaller(last * size, below) - smaller(first * size, below)
 
-    def owner(self, token: int, ranks: int, context: int) -> int:
-        """The rank that holds ``token`` of a sequence of ``context`` tokens."""
+    def owner(self, token: int, ranks: int, context: int, generated: int = 0) -> int:
+        """The rank that holds ``token`` (from 0) of a sequence of ``context`` tokens."""
+        if self.rule == "prompt_decode" and token >= context - generated:
+            return self.decode_owner(token - (context - generated) + 1, ranks)
         block = token // self.block
-        if self.rule == "round_robin":
+        if self.rule != "contiguous":
             return block % ranks
         each, extra = divmod(-(-context // self.block), ranks)
         boundary = extra * (each + 1)

@@ -68,9 +68,7 @@ class Routes:
         for n in nodes:
             self.members[self.index[n]].append(n)
         self.edges: list[Edge] = []
-        self.shares: list[
-            list[tuple[str, str, float]]
-        ] = []  # per edge: the real links and their part of the load
+        self.shares: list[list[tuple[str, str, float]]] = []  # per edge: the real links and their part of the load
         self._out: list[list[tuple[int, int, int]]] = [[] for _ in names]  # (target, cost, edge)
         index = self.index
         merged: dict[tuple[int, int], list[tuple[str, str, Mapping[str, Any]]]] = {}
@@ -275,6 +273,4 @@ def _alike(nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[st
 
 def _neighbourhood(links: Mapping[str, Mapping[str, Any]]) -> frozenset[Any]:
     most = max((link.get("links", 1) for link in links.values()), default=1)
-    return frozenset(
-        (n, link["kind"], link["latency"], link.get("links", 1) / most) for n, link in links.items()
-    )
+    return frozenset((n, link["kind"], link["latency"], link.get("links", 1) / most) for n, link in links.items())

@@ -69,7 +69,8 @@ class LaneTotals:
     idle: float = 0.0
     """Waiting until slower ranks had come."""
     causes: dict[str, float] = field(default_factory=dict)
-    """The same time by what bounds it: KV reads, weight reads, compute, kernel overhead (launches and fixed costs), a collective."""
+    """The same time by what bounds it: KV reads, weight reads, compute, kernel overhead (what does not shrink with the
+    work), or a collective."""
     sent: dict[str, float] = field(default_factory=dict)
     """Bytes sent by operation."""
 
@@ -108,7 +109,7 @@ class StageModel:
         Model, strategy and formats.
     machine
         Kernels and collectives.
-    phase, query_tokens, sequences
+    phase, query_tokens, sequences, generated
         The micro-batch.
     stage, pieces
         Which pipeline stage, and the pieces of the attention phase.
@@ -123,13 +124,14 @@ class StageModel:
         sequences: Sequences,
         stage: int = 0,
         pieces: int = 1,
+        generated: int = 0,
     ):
         self.placement, self.machine, self.stage = placement, machine, stage
         self.cut = placement.cut
         self.program = prepared(placement.model, placement.strategy, phase, pieces)
         self.first_gpu = stage * self.cut.mesh.size
         self._lanes: dict[int, Lane] = {}
-        self._work = (sequences, phase, query_tokens, placement.precision)
+        self._work = (sequences, phase, query_tokens, placement.precision, generated)
         self._sweeps = isinstance(sequences.count, np.ndarray)
 
     def lane(self, rank: int) -> Lane:

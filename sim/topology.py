@@ -74,9 +74,7 @@ def new_graph() -> nx.DiGraph:
     return nx.DiGraph()
 
 
-def connect(
-    graph: nx.DiGraph, a: str, b: str, kind: str, bandwidth: float, latency: float, links: int = 1
-) -> None:
+def connect(graph: nx.DiGraph, a: str, b: str, kind: str, bandwidth: float, latency: float, links: int = 1) -> None:
     """Connect two nodes in both directions: ``bandwidth`` bytes/s in each over all ``links``, ``latency``
     seconds."""
     graph.add_edge(a, b, kind=kind, bandwidth=bandwidth, latency=latency, links=links)
@@ -100,8 +98,7 @@ def need_nvlink(gpu: Gpu, topology: str, *, bridge: bool = False) -> tuple[str, 
         raise TopologyError(f"{topology} needs NVLink, which {gpu.name} lacks; use pcie")
     if gpu.nvlink.generation.endswith("-bridge") and not bridge:
         raise TopologyError(
-            f"{topology} needs NVLink to a board; on {gpu.name} it bridges two cards; "
-            f"use nvlink_pairs or pcie"
+            f"{topology} needs NVLink to a board; on {gpu.name} it bridges two cards; use nvlink_pairs or pcie"
         )
     return gpu.nvlink.generation, gpu.nvlink.links, gpu.nvlink.link_bandwidth
 

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sim.formats import FORMATS, NumberFormat, number_format
 from sim.model import Model, Part
@@ -90,6 +90,9 @@ class Workload(Noun):
     context: int | tuple[int, ...]
     query_tokens: Annotated[Count, Field(le=1024)] = 1
     """Tokens each sequence adds in a decode step: 1, or 1 + draft tokens."""
+    generated: Annotated[int, BeforeValidator(parse_count), Field(ge=0)] = 0
+    """How many tokens of each context were generated since the prompt, those of this step included; decides where
+    they lie when a layout counts prompt and decode apart. 0: the whole context lies like a prompt."""
 
     _read_context = field_validator("context", mode="before")(_lengths)
 
@@ -110,6 +113,11 @@ class Workload(Noun):
             raise ValueError("query_tokens belongs to decode; a prefill step runs the whole prompt")
         if self.phase == "decode" and min(lengths) < self.query_tokens:
             raise ValueError(f"context {min(lengths)} is shorter than the {self.query_tokens} tokens of this step")
+        if self.generated and not self.query_tokens <= self.generated <= min(lengths):
+            raise ValueError(
+                f"generated {self.generated} must lie between the {self.query_tokens} tokens of this step and the "
+                f"shortest context, {min(lengths)}"
+            )
         return self
 
     @property

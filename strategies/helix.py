@@ -38,7 +38,7 @@ class Helix(Strategy):
     ep: int = degree(*EXPERT, default=1)
     hop_b: StrictBool | Annotated[int, Field(strict=True, ge=1, le=4096)] = True
     exchange_space: Literal["latent", "v_head", "paper_hidden"] = "latent"
-    ownership: Rule = "round_robin"
+    ownership: Rule = "prompt_decode"
     block: Block = 32
 
     def degrees(self) -> dict[str, int]:

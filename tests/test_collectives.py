@@ -52,9 +52,7 @@ def test_ring_collectives_on_a_switch(n: int) -> None:
     assert floor("hgx-8", H200, "gather", n) == exactly((n - 1) / egress)
 
 
-@pytest.mark.parametrize(
-    ("spec", "gpu", "n"), [("hgx-8", H100, 8), ("nvl72", GB200, 64), ("nvl72", GB200, 72)]
-)
+@pytest.mark.parametrize(("spec", "gpu", "n"), [("hgx-8", H100, 8), ("nvl72", GB200, 64), ("nvl72", GB200, 72)])
 def test_all_to_all_on_a_crossbar_is_bound_by_egress(spec: str, gpu: Gpu, n: int) -> None:
     assert gpu.nvlink
     assert floor(spec, gpu, "all_to_all", n) == exactly(1 / gpu.nvlink.bandwidth)
@@ -97,9 +95,7 @@ def test_collectives_over_servers_are_bound_by_the_nics(nodes: int, inside: int)
     spec: Spec = {"kind": "cluster", "nodes": nodes, "node": f"hgx-{inside}", "nic": "400 Gb/s"}
     n, nic = nodes * inside, 50e9
     rail = (nodes - 1) / nodes / inside
-    nvlink = (
-        (inside - 1) / inside / 450e9
-    )  # the bound once the NICs of a server together outrun a GPU's NVLink
+    nvlink = (inside - 1) / inside / 450e9  # the bound once the NICs of a server together outrun a GPU's NVLink
     assert floor(spec, H100, "all_reduce", n) == exactly(2 * max(rail / nic, nvlink))
     assert floor(spec, H100, "reduce_scatter", n) == exactly(max(rail / nic, nvlink))
     assert floor(spec, H100, "all_gather", n) == exactly(n * max(rail / nic, nvlink))
@@ -347,13 +343,9 @@ def test_constants_cover_every_kind_and_unknown_links_have_a_default() -> None:
 def test_a_constant_without_its_source_is_refused() -> None:
     raw = C.model_dump()
     with pytest.raises(ValueError, match="sources are not spelled out: nccl"):
-        FabricConstants.model_validate(
-            {**raw, "sources": {k: v for k, v in raw["sources"].items() if k != "nccl"}}
-        )
+        FabricConstants.model_validate({**raw, "sources": {k: v for k, v in raw["sources"].items() if k != "nccl"}})
     with pytest.raises(ValueError, match=r"lies in \(0, 1\]"):
-        FabricConstants.model_validate(
-            {**raw, "efficiency": {**raw["efficiency"], "ib": {"default": (1.2, "p2p")}}}
-        )
+        FabricConstants.model_validate({**raw, "efficiency": {**raw["efficiency"], "ib": {"default": (1.2, "p2p")}}})
 
 
 def test_searches_stay_small() -> None:

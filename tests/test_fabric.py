@@ -94,10 +94,7 @@ def test_loads_are_the_flows_on_their_routes(spec: str, data: st.DataObject) -> 
                 walked[link] = walked.get(link, 0.0) + size * share
     part, loads, _ = fabric.load(flows, ranks)
     counted = {
-        (u, v): load * share
-        for load, shares in zip(loads, part.shares, strict=True)
-        for u, v, share in shares
-        if load
+        (u, v): load * share for load, shares in zip(loads, part.shares, strict=True) for u, v, share in shares if load
     }
     assert counted == pytest.approx(walked, rel=1e-9)
 

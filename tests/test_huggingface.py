@@ -64,9 +64,7 @@ def test_mla_ignores_head_dim_and_the_stated_kv_heads():
 
 
 def test_mla_without_a_query_rank_is_read():
-    assert (
-        attention(read_config(published("DeepSeek-R1") | {"q_lora_rank": None}, "x"))[0].q_lora_rank is None
-    )
+    assert attention(read_config(published("DeepSeek-R1") | {"q_lora_rank": None}, "x"))[0].q_lora_rank is None
 
 
 @pytest.mark.parametrize("key", ["kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"])
@@ -146,9 +144,7 @@ def test_which_layers_see_a_window_only(changes, expected):
     assert {window for window in found if window} <= {16}
 
 
-@pytest.mark.parametrize(
-    "name", ["Qwen3-235B-A22B-mislabelled", "Qwen2.5-VL-7B", "Qwen3-32B", "Mixtral-8x7B"]
-)
+@pytest.mark.parametrize("name", ["Qwen3-235B-A22B-mislabelled", "Qwen2.5-VL-7B", "Qwen3-32B", "Mixtral-8x7B"])
 def test_a_window_that_is_not_used_is_not_read(name):
     assert set(windows(read(name))) == {None}
 

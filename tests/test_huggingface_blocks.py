@@ -32,9 +32,7 @@ def test_which_layers_have_experts(changes, expected):
     assert "".join("E" if is_sparse else "d" for is_sparse in found) == expected
 
 
-@pytest.mark.parametrize(
-    "experts", ["n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"]
-)
+@pytest.mark.parametrize("experts", ["n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"])
 @pytest.mark.parametrize(
     "active", ["num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "top_k_experts"]
 )

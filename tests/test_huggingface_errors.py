@@ -124,9 +124,7 @@ def test_a_file_that_is_no_config_says_why(content, message, tmp_path):
     assert str(caught.value).startswith(str(path))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("gone.json", "No such file"), (".", "is a folder"), ("a\0b", "null")]
-)
+@pytest.mark.parametrize(("name", "message"), [("gone.json", "No such file"), (".", "is a folder"), ("a\0b", "null")])
 def test_a_path_that_is_no_file_says_why(name, message, tmp_path):
     with pytest.raises(ModelError, match=message):
         load_config(tmp_path / name)
@@ -141,15 +139,11 @@ def test_a_model_is_named_after_its_file_or_its_folder(tmp_path):
 
 
 ANYTHING = st.one_of(
-    st.sampled_from(
-        [None, True, False, 0, -1, 1, 2, 7, 64, 10**30, 10**5000, math.nan, math.inf, "", "LLG", "1,2"]
-    ),
+    st.sampled_from([None, True, False, 0, -1, 1, 2, 7, 64, 10**30, 10**5000, math.nan, math.inf, "", "LLG", "1,2"]),
     st.integers(),
     st.floats(),
     st.text(max_size=8),
-    st.lists(
-        st.sampled_from([0, 1, None, "full_attention", "sliding_attention", "dense", "sparse"]), max_size=9
-    ),
+    st.lists(st.sampled_from([0, 1, None, "full_attention", "sliding_attention", "dense", "sparse"]), max_size=9),
     st.recursive(
         st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=4)),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -165,9 +159,7 @@ def survives(config):
         model = read_config(config, "fuzzed")
     except ModelError as error:
         return bool(error.problems) and bool(str(error))
-    attends = all(
-        isinstance(a, GroupedQueryAttention) or a is None or a.label == "MLA" for a in attention(model)
-    )
+    attends = all(isinstance(a, GroupedQueryAttention) or a is None or a.label == "MLA" for a in attention(model))
     return attends and model.parameters > 0
 
 
@@ -185,11 +177,7 @@ def test_any_value_of_any_key_gives_a_model_or_a_model_error(name, changes, nest
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    part=st.dictionaries(
-        st.sampled_from(["n_heads_in_group", "ffn_mult", "no_op", "window_length"]), ANYTHING
-    )
-)
+@given(part=st.dictionaries(st.sampled_from(["n_heads_in_group", "ffn_mult", "no_op", "window_length"]), ANYTHING))
 def test_any_searched_layer_gives_a_model_or_a_model_error(part):
     assert survives(SMALL | {"block_configs": [{"attention": part, "ffn": part}] * 8})
 
@@ -197,11 +185,8 @@ def test_any_searched_layer_gives_a_model_or_a_model_error(part):
 @settings(max_examples=300, deadline=None)
 @given(
     config=st.dictionaries(
-        st.sampled_from(
-            ["quant_method", "quant_algo", "bits", "config_groups", "ignore", "weight_block_size"]
-        ),
-        ANYTHING
-        | st.sampled_from(["fp8", "gptq", "compressed-tensors", {"g": {"weights": {"num_bits": []}}}]),
+        st.sampled_from(["quant_method", "quant_algo", "bits", "config_groups", "ignore", "weight_block_size"]),
+        ANYTHING | st.sampled_from(["fp8", "gptq", "compressed-tensors", {"g": {"weights": {"num_bits": []}}}]),
     )
 )
 def test_any_quantisation_gives_a_model_or_a_model_error(config):

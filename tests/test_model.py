@@ -17,9 +17,7 @@ def sizes(block, hidden=64):
 
 
 def model(**fields):
-    return Model(
-        **{"name": "toy", "hidden": 64, "vocab": 100, "pattern": [{"count": 1, "layer": FULL}]} | fields
-    )
+    return Model(**{"name": "toy", "hidden": 64, "vocab": 100, "pattern": [{"count": 1, "layer": FULL}]} | fields)
 
 
 def run(count, layer):
@@ -138,9 +136,7 @@ def test_tied_embeddings_are_held_once(tied, tables):
             "not a multiple of 3",
         ),
         (
-            lambda: GroupedQueryAttention(
-                query_heads=8, kv_heads=2, head_dim=4, v_head_dim=8, shared_kv=True
-            ),
+            lambda: GroupedQueryAttention(query_heads=8, kv_heads=2, head_dim=4, v_head_dim=8, shared_kv=True),
             "K and V can be shared only",
         ),
         (lambda: MoeFfn(experts=4, top_k=5, width=8), "top_k 5 is larger than the 4"),

@@ -68,8 +68,7 @@ def test_dgx1_is_the_hybrid_cube_mesh() -> None:
     """Rows of the matrix that nvidia-smi prints on 8 × V100-SXM2 sum to 6 links."""
     cube = parse_topology("dgx1").build(V100)
     matrix = [
-        [round(links(cube, V100, a, b)) if cube.graph.has_edge(a, b) else 0 for b in cube.gpus]
-        for a in cube.gpus
+        [round(links(cube, V100, a, b)) if cube.graph.has_edge(a, b) else 0 for b in cube.gpus] for a in cube.gpus
     ]
     assert matrix[0] == [0, 1, 1, 2, 2, 0, 0, 0]
     assert matrix[5] == [0, 2, 0, 0, 1, 0, 2, 1]

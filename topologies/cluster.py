@@ -52,9 +52,7 @@ def cluster(
     """
     nics = len(inside) if nics_per_node is None else nics_per_node
     if nics > len(inside):
-        raise TopologyError(
-            f"cluster: {nics} NICs for {len(inside)} GPUs of a node; give at most one and a faster one"
-        )
+        raise TopologyError(f"cluster: {nics} NICs for {len(inside)} GPUs of a node; give at most one and a faster one")
     if any(kind == "ib_switch" for _, kind in inside.graph.nodes(data="kind")):
         raise TopologyError("cluster: a node cannot be a cluster itself; give the number of servers in nodes")
     graph = new_graph()
@@ -90,9 +88,7 @@ def _add_server(graph: Any, gpu: Gpu, inside: Fabric, n: int, nics: int) -> None
         above = [v for v in inside.graph.adj[g] if inside.graph.nodes[v]["kind"] in ("pcie_switch", "cpu")]
         nic = f"{prefix}nic{i * nics // len(inside)}"
         for v in above or [g]:
-            connect(
-                graph, prefix + v, nic, f"{pcie_kind(gpu)}-nic", gpu.pcie_bandwidth, LINK_LATENCY["pcie"] / 2
-            )
+            connect(graph, prefix + v, nic, f"{pcie_kind(gpu)}-nic", gpu.pcie_bandwidth, LINK_LATENCY["pcie"] / 2)
 
 
 class Cluster(Topology):

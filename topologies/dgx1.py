@@ -30,9 +30,7 @@ def dgx1(gpu: Gpu) -> Fabric:
     """
     generation, links, rate = need_nvlink(gpu, "dgx1")
     if links != LINKS_PER_GPU:
-        raise TopologyError(
-            f"dgx1 wires {LINKS_PER_GPU} NVLinks per GPU; {gpu.name} has {links}; use v100-sxm2-32gb"
-        )
+        raise TopologyError(f"dgx1 wires {LINKS_PER_GPU} NVLinks per GPU; {gpu.name} has {links}; use v100-sxm2-32gb")
     graph = new_graph()
     ids = [f"gpu{i}" for i in range(8)]
     graph.add_nodes_from(ids, kind="gpu")

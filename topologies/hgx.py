@@ -43,9 +43,7 @@ def hgx(gpu: Gpu, gpus: int = 8) -> Fabric:
     generation, links, rate = need_nvlink(gpu, "hgx")
     chips = CHIPS.get(generation)
     if chips is None:
-        raise TopologyError(
-            f"hgx exists for {', '.join(CHIPS)}, not for the {generation} of {gpu.name}; use dgx1"
-        )
+        raise TopologyError(f"hgx exists for {', '.join(CHIPS)}, not for the {generation} of {gpu.name}; use dgx1")
     graph = new_graph()
     ids = [f"gpu{i}" for i in range(gpus)]
     graph.add_nodes_from(ids, kind="gpu")

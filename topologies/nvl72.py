@@ -28,9 +28,7 @@ def nvl72(gpu: Gpu, gpus: int = 72) -> Fabric:
     """
     generation, links, rate = need_nvlink(gpu, "nvl72")
     if links != CHIPS:
-        raise TopologyError(
-            f"nvl72 needs one NVLink to each of {CHIPS} switch chips; {gpu.name} has {links}; use hgx"
-        )
+        raise TopologyError(f"nvl72 needs one NVLink to each of {CHIPS} switch chips; {gpu.name} has {links}; use hgx")
     graph = new_graph()
     ids = [f"gpu{i}" for i in range(gpus)]
     graph.add_nodes_from((g, {"kind": "gpu", "tray": i // GPUS_PER_TRAY}) for i, g in enumerate(ids))
@@ -40,9 +38,7 @@ def nvl72(gpu: Gpu, gpus: int = 72) -> Fabric:
         for chip in chips:
             connect(graph, g, chip, generation, rate, LINK_LATENCY["nvlink"] / 2)
     trays = -(-gpus // GPUS_PER_TRAY)
-    return Fabric(
-        f"nvl72-{gpus}", f"{gpus} × {gpu.name} on {trays} trays and {CHIPS} NVSwitch chips", graph, ids
-    )
+    return Fabric(f"nvl72-{gpus}", f"{gpus} × {gpu.name} on {trays} trays and {CHIPS} NVSwitch chips", graph, ids)
 
 
 class Nvl72(Topology):

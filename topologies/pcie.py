@@ -15,9 +15,7 @@ from sim.topology import Topology, new_graph
 from sim.units import Rate
 
 
-def pcie(
-    gpu: Gpu, gpus: int = 8, *, sockets: int = 2, gpus_per_switch: int = 1, cpu_link: float = CPU_LINK
-) -> Fabric:
+def pcie(gpu: Gpu, gpus: int = 8, *, sockets: int = 2, gpus_per_switch: int = 1, cpu_link: float = CPU_LINK) -> Fabric:
     """Build a server of ``gpus`` GPUs over ``sockets`` CPUs, ``gpus_per_switch`` behind each switch (1:
     none).
 
@@ -46,6 +44,4 @@ class Pcie(Topology):
     def build(self, gpu: Gpu) -> Fabric:
         """See ``pcie``."""
         sockets = self.sockets or (1 if self.gpus <= 4 else 2)
-        return pcie(
-            gpu, self.gpus, sockets=sockets, gpus_per_switch=self.gpus_per_switch, cpu_link=self.cpu_link
-        )
+        return pcie(gpu, self.gpus, sockets=sockets, gpus_per_switch=self.gpus_per_switch, cpu_link=self.cpu_link)
