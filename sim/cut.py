@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sim.mesh import Mesh
 from sim.model import Attention, TensorShape
@@ -16,6 +16,7 @@ from sim.ownership import Ownership
 
 Only = tuple[tuple[str, int], ...]
 EVERYWHERE: Only = ()
+ExpertPlacement = Literal["linear", "round_robin"]
 
 
 class Dim(NamedTuple):
@@ -52,6 +53,7 @@ class Cut:
     ownership: Ownership = field(default_factory=Ownership)
     holds: Callable[[TensorShape], Only] = lambda tensor: EVERYWHERE
     redundant_experts: int = 0
+    expert_placement: ExpertPlacement = "linear"
 
     def axes(self, role: str) -> tuple[str, ...]:
         """The axes that split a role, without those of size 1."""
@@ -98,6 +100,17 @@ class Cut:
         if role == "kv_heads" and attention is not None:
             return Dim(role, size, self.axes(role), attention.query_heads // size)
         return Dim(role, size, self.axes(role))
+
+    def slot_table(self, experts: int) -> tuple[int, ...]:
+        """The expert in each slot: ``linear`` in order, ``round_robin`` expert e on rank e mod EP (vLLM's names).
+
+        Redundant slots hold the first experts once more.
+        """
+        slots = experts + self.redundant_experts
+        ranks = self.mesh.count(self.axes("experts"))
+        if self.expert_placement == "linear" or ranks == 1:
+            return tuple(slot % experts for slot in range(slots))
+        return tuple(e % experts for rank in range(ranks) for e in range(rank, slots, ranks))
 
     def range(self, dim: Dim, rank: int) -> tuple[int, int]:
         """Start and length of the global indices of ``dim`` that ``rank`` holds."""

@@ -283,7 +283,7 @@ class Evaluation:
         if not feasible:
             need = memory.total_bytes
             reasons.append(
-                f"needs {need / 1e9:,.0f} GB of {memory.capacity_bytes / 1e9:,.0f} GB: weights "
+                f"needs {format_bytes(need)} of {format_bytes(memory.capacity_bytes)}: weights "
                 f"{format_bytes(memory.weights_bytes)}, KV {format_bytes(memory.kv_bytes)}, engine reserve "
                 f"{format_bytes(memory.reserve_bytes)}"
             )

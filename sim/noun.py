@@ -31,3 +31,9 @@ class Noun(BaseModel):
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Without what was computed from the fields: hashes of text differ from process to process."""
+        state = super().__getstate__()
+        fields = type(self).model_fields
+        return {**state, "__dict__": {k: v for k, v in state["__dict__"].items() if k in fields}}

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from sim import mixers
 from sim.builder import Builder
-from sim.cut import Cut
+from sim.cut import Cut, ExpertPlacement
 from sim.errors import Problem
 from sim.mesh import Mesh
 from sim.model import Model
@@ -25,7 +25,7 @@ class WideExpertParallel(Strategy):
 
     ``copies`` is how many copies of a token travel: one per rank that holds any of its experts (``per_rank``:
     TensorRT-LLM one-sided kernels, DeepEP normal), or one per expert (``per_expert``: DeepEP low latency).
-    ``imbalance`` is the ratio of the fullest expert rank's rows to the mean.
+    ``placement`` says which expert sits where (vLLM: ``linear`` or ``round_robin``); ``imbalance`` is the ratio of the fullest expert rank's rows to the mean.
     """
 
     kind: ClassVar[str] = "wide_ep"
@@ -33,6 +33,7 @@ class WideExpertParallel(Strategy):
     tp: int = degree(*TENSOR, default=1)
     ep: int | None = degree(*EXPERT, default=None)
     redundant_experts: Annotated[int, Field(ge=0, le=65536)] = 0
+    placement: ExpertPlacement = "linear"
     copies: Literal["per_rank", "per_expert"] = "per_rank"
     imbalance: Annotated[float, Field(ge=1, le=1000)] = 1.0
 
@@ -59,7 +60,13 @@ class WideExpertParallel(Strategy):
         mesh = Mesh({"dp": self.dp, "tp": self.tp}, {"ep": ranks})
         over_tp = dict.fromkeys(("q_heads", "attention_heads", "o_heads", "ffn", "vocab"), ("tp",))
         roles = {**over_tp, "experts": ("ep",)}
-        return Cut(mesh, roles, sequences=("dp",), redundant_experts=self.redundant_experts)
+        return Cut(
+            mesh,
+            roles,
+            sequences=("dp",),
+            redundant_experts=self.redundant_experts,
+            expert_placement=self.placement,
+        )
 
     def tokens(self) -> tuple[str, ...]:
         """Each replica has its own sequences' tokens."""

@@ -1,0 +1,74 @@
+"""The sequences of a step and the rows (tokens) that each rank works on: the identities behind ``Lane``'s counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sim.cut import Cut, block
+from sim.program import Chunk, Value
+from sim.workload import Phase, Sequences
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Batch:
+    """Sequences (by number) with their lengths after this step.
+
+    Parameters
+    ----------
+    lengths
+        Tokens in each cache when it is attended.
+    new
+        Tokens that each sequence adds in this step (all of them in prefill).
+    generated
+        How many of each cache's tokens were generated, in decode.
+    """
+
+    def __init__(self, cut: Cut, phase: Phase, numbers: Sequence[int], lengths: dict[int, int], new: int, generated: int):
+        self.cut, self.phase = cut, phase
+        self.numbers = list(numbers)
+        self.lengths = lengths
+        self.generated = generated
+        self.query_tokens = new
+        added = {n: lengths[n] if phase == "prefill" else new for n in self.numbers}
+        pairs = [(n, p) for n in self.numbers for p in range(lengths[n] - added[n], lengths[n])]
+        self.sequence_of = np.array([n for n, _ in pairs], np.int64)
+        self.position_of = np.array([p for _, p in pairs], np.int64)
+        self._known: dict[Any, Rows] = {}
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """The same sequences as ``Lane`` counts them."""
+        return Sequences(tuple((1, self.lengths[n]) for n in self.numbers))
+
+    def members(self, group: int, chunk: Chunk = ()) -> list[int]:
+        """The sequences of a group of ranks, dealt out in turn, or the part of them in ``chunk``."""
+        dealt = self.numbers[group :: self.cut.sequence_groups]
+        for index, of in chunk:
+            dealt = dealt[index::of]
+        return dealt
+
+    def rows(self, value: Value, rank: int) -> Rows:
+        """Row numbers that ``value`` has on ``rank``, ascending."""
+        mesh, split = self.cut.mesh, self.cut.sequence_axes
+        own = all(axis in value.tokens for axis in split)
+        group = mesh.index(rank, split) if own else -1
+        sliced = tuple(a for a in value.tokens if a not in split)
+        place = mesh.index(rank, sliced) if sliced else 0
+        key = (group, value.chunk, sliced, place, value.per_sequence)
+        if key not in self._known:
+            groups = [group] if own else range(self.cut.sequence_groups)
+            chosen = {n for g in groups for n in self.members(g, value.chunk)}
+            rows = np.array([r for r, n in enumerate(self.sequence_of) if int(n) in chosen], np.int64)
+            if value.per_sequence:
+                last = [i for i, r in enumerate(rows) if self.position_of[r] == self.lengths[int(self.sequence_of[r])] - 1]
+                rows = rows[last]
+            if sliced:
+                start, count = block(len(rows), place, mesh.count(sliced))
+                rows = rows[start : start + count]
+            self._known[key] = rows
+        return self._known[key]

@@ -1,0 +1,105 @@
+"""A small model of the same shape: heads, experts and degrees as they are, everything else scaled down.
+
+What decides whether a layout is exact is how heads, experts and tokens divide over ranks, so these stay. Sizes that no
+strategy looks at (head dimension, hidden size, expert width, layers, vocabulary, window) shrink to a few elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sim.cut import Cut
+from sim.lower import cut_of
+from sim.model import Attention, Ffn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn
+from sim.strategy import Strategy
+
+WINDOW, BLOCK = 5, 2
+
+
+def _at_least(least: int, ranks: int) -> int:
+    """The smallest multiple of ``ranks`` from ``least`` on."""
+    return -(-least // ranks) * ranks
+
+
+def _attention(a: Attention | None) -> Attention | None:
+    if isinstance(a, GroupedQueryAttention):
+        v = 4 if a.v_head_dim == a.head_dim else 6
+        return GroupedQueryAttention(
+            query_heads=a.query_heads,
+            kv_heads=a.kv_heads,
+            head_dim=4,
+            v_head_dim=v,
+            window=WINDOW if a.window else None,
+            shared_kv=a.shared_kv,
+        )
+    if isinstance(a, LatentAttention):
+        lora = 8 if a.q_lora_rank else None
+        return LatentAttention(
+            query_heads=a.query_heads, q_lora_rank=lora, kv_lora_rank=6, rope_dim=2, nope_dim=4, v_head_dim=3
+        )
+    return None
+
+
+def _ffn(f: Ffn | None, cut: Cut) -> Ffn | None:
+    if f is None:
+        return None
+
+    def width(role: str, least: int) -> int:
+        return _at_least(least, cut.mesh.count(cut.axes(role)))
+
+    if isinstance(f, MoeFfn):
+        shared = width("shared_ffn", 4) if f.shared_width else 0
+        return MoeFfn(
+            experts=f.experts, top_k=f.top_k, width=width("expert_ffn", 4), shared_width=shared, gated=f.gated
+        )
+    return f.model_copy(update={"width": width("ffn", 8), "bias": False})
+
+
+def scaled(model: Model, strategy: Strategy) -> Model:
+    """The small model that a layout of ``model`` is executed with."""
+    cut = cut_of(strategy, model)
+    ranks = cut.mesh.size
+    vocabulary = cut.mesh.count(cut.axes("vocab"))
+    each = 1 if len(model.runs) > 3 else 2
+    runs = []
+    for count, layer in model.runs[:6]:
+        small = Layer(attention=_attention(layer.attention), ffn=_ffn(layer.ffn, cut))
+        runs.append(LayerRun(count=min(count, each), layer=small))
+    missing = strategy.pp - sum(run.count for run in runs)
+    if missing > 0:
+        runs[-1] = LayerRun(count=runs[-1].count + missing, layer=runs[-1].layer)
+    return Model(
+        name=f"{model.name} (small)",
+        hidden=_at_least(16, ranks),
+        vocab=_at_least(32, vocabulary) + model.vocab % vocabulary,
+        tied_embeddings=model.tied_embeddings,
+        pattern=tuple(runs),
+    )
+
+
+def small_blocks(cut: Cut) -> Cut:
+    """The cut with token blocks so short that a few tokens reach every rank."""
+    ownership = cut.ownership
+    return replace(cut, ownership=ownership.model_copy(update={"block": min(ownership.block, BLOCK)}))
+
+
+def describe(model: Model, small: Model) -> dict[str, str]:
+    """What was scaled, for the report."""
+    first, least = model.runs[0][1], small.runs[0][1]
+    notes = {
+        "layers": f"{model.layers} -> {small.layers}",
+        "hidden size": f"{model.hidden} -> {small.hidden}",
+        "vocabulary": f"{model.vocab} -> {small.vocab}",
+    }
+    for a, b in ((first.attention, least.attention),):
+        if isinstance(a, GroupedQueryAttention) and isinstance(b, GroupedQueryAttention):
+            notes["head dimension"] = f"{a.head_dim} -> {b.head_dim}"
+        elif isinstance(a, LatentAttention) and isinstance(b, LatentAttention):
+            notes["latent"] = f"{a.kv_lora_rank}+{a.rope_dim} -> {b.kv_lora_rank}+{b.rope_dim}"
+    for f, g in ((first.ffn, least.ffn), (model.runs[-1][1].ffn, small.runs[-1][1].ffn)):
+        if f and g:
+            notes["expert width" if f.kind == "moe" else "FFN width"] = f"{f.width} -> {g.width}"
+    windows = {k.attention.window for k in model.kinds if k.attention and k.attention.window}
+    if windows:
+        notes["window"] = f"{', '.join(map(str, sorted(windows)))} -> {WINDOW}"
+    return notes
