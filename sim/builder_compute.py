@@ -223,8 +223,11 @@ class ComputeBuilder:
         if x.tokens != self.cut.sequence_axes:
             raise self.fail(op, f"{x.name} does not have exactly the tokens of this rank's sequences")
 
-    def attend(self, q: Value, out: int) -> Value:
-        """Local query heads over local tokens; a softmax merge is owed over the axes that split the tokens."""
+    def attend(self, q: Value, out: int, *expanded: Value) -> Value:
+        """Local query heads over local tokens; a softmax merge is owed over the axes that split the tokens.
+
+        ``expanded`` are keys and values that are not in the cache in this form (MLA prefill).
+        """
         assert self.layer
         assert self.layer.attention
         self.whole("attend", q)
@@ -236,7 +239,7 @@ class ComputeBuilder:
             )
         shares = self.mesh.real(self.cut.kv_axes)
         y = q._replace(name=f"{q.name}.attended", dims=(q.dims[0], Dim("head_dim", out)), shares=shares)
-        self.ops.append(compute.Attend(self.named("core"), (q,), (y,), self.layer.attention))
+        self.ops.append(compute.Attend(self.named("core"), (q, *expanded), (y,), self.layer.attention))
         return y
 
     def expand_latent(self, latent: Value, attention: LatentAttention) -> Value:

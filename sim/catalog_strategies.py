@@ -5,13 +5,13 @@ A third party registers its class under the entry-point group ``sim.strategies``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from collections.abc import Iterable
+from typing import Any
 
-from pydantic import AliasChoices, ValidationError
+from pydantic import AliasChoices
 
 from sim.errors import LayoutError, Problem
-from sim.explain import explain, show, unknown_key
+from sim.explain import read, show, unknown_key
 from sim.plugins import PluginWarning, Registry
 from sim.strategy import Strategy
 
@@ -79,13 +79,10 @@ def parse_layout(fields: dict[str, Any]) -> Strategy:
         raise LayoutError(Problem(f"must be the name of a strategy such as tp, not {show(kind)}", "strategy"))
     cls = load_strategy(kind)
     named, spelled, problems = _by_field(cls, fields)
-    problems += _flags_for_numbers(cls, named, spelled)
-    skip = {p.key for p in problems}
     try:
-        layout = cls.model_validate(named)
-    except ValidationError as error:
-        found = explain(error, cls, named, spelled)
-        raise LayoutError([*problems, *(p for p in found if p.key not in skip)]) from None
+        layout = read(cls, named, LayoutError, spelled=spelled)
+    except LayoutError as error:
+        raise LayoutError([*problems, *error.problems]) from None
     if problems:
         raise LayoutError(problems)
     return layout
@@ -113,12 +110,3 @@ def _by_field(cls: type[Strategy], fields: dict[str, Any]) -> tuple[dict[str, An
 def _short_first(known: dict[str, str]) -> Iterable[str]:
     """The keys that an error lists: only the short name of each."""
     return dict.fromkeys(known.values())
-
-
-def _flags_for_numbers(cls: type[Strategy], named: dict[str, Any], spelled: dict[str, str]) -> Iterator[Problem]:
-    """A degree written ``true`` would silently become 1."""
-    for name, value in named.items():
-        annotation = cls.model_fields[name].annotation
-        types = {annotation, *get_args(annotation)}
-        if isinstance(value, bool) and bool not in types and (int in types or float in types):
-            yield Problem(f"must be a number, not {show(value)}", spelled[name])

@@ -1,55 +1,44 @@
 """The topologies that a scenario can name: the built-in ones, and those of installed plug-ins.
 
-Built-in names never touch the entry points, so no plug-in can break or replace them.
+A third party registers its class under the entry-point group ``sim.topologies``, named by its ``kind``.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from difflib import get_close_matches
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from pydantic import ValidationError
-
 from sim.errors import Problem, TopologyError
+from sim.explain import read, show
+from sim.plugins import Registry
 from sim.topology import Topology
 
-GROUP = "sim.topologies"
-_BUILT_IN = {
-    "cluster": "topologies.cluster:Cluster",
-    "dgx1": "topologies.dgx1:Dgx1",
-    "fully_connected": "topologies.fully_connected:FullyConnected",
-    "hgx": "topologies.hgx:Hgx",
-    "nvl72": "topologies.nvl72:Nvl72",
-    "nvlink_pairs": "topologies.nvlink_pairs:NvlinkPairs",
-    "pcie": "topologies.pcie:Pcie",
-    "ring": "topologies.ring:Ring",
-}
-_SHORT = re.compile(r"(?P<kind>.+?)(?:-(?P<count>\d+))?")
+_TOPOLOGIES: Registry[Topology] = Registry(
+    noun="topology",
+    group="sim.topologies",
+    built_ins={
+        "cluster": "topologies.cluster:Cluster",
+        "dgx1": "topologies.dgx1:Dgx1",
+        "fully_connected": "topologies.fully_connected:FullyConnected",
+        "hgx": "topologies.hgx:Hgx",
+        "nvl72": "topologies.nvl72:Nvl72",
+        "nvlink_pairs": "topologies.nvlink_pairs:NvlinkPairs",
+        "pcie": "topologies.pcie:Pcie",
+        "ring": "topologies.ring:Ring",
+    },
+    base=Topology,
+    error=TopologyError,
+)
+_WHOLE = re.compile("[0-9]{1,18}")
 
 
-def _plug_ins() -> dict[str, EntryPoint]:
-    return {e.name: e for e in entry_points(group=GROUP) if e.name not in _BUILT_IN}
-
-
-def _load_plug_in(entry: EntryPoint) -> type[Topology] | None:
-    """Load one plug-in; a broken one is reported as a warning and left out."""
-    try:
-        found = entry.load()
-        if not (isinstance(found, type) and issubclass(found, Topology)):
-            raise TypeError(f"{entry.value} is not a subclass of sim.topology.Topology")
-    except Exception as error:  # whatever a stranger's module raises on import
-        warnings.warn(f"topology plug-in {entry.name!r} is left out: {error}", RuntimeWarning, stacklevel=3)
-        return None
-    return found
+class _NestedError(TopologyError, ValueError):
+    """What is wrong with a topology inside another one, in a form that pydantic collects with the rest."""
 
 
 def topology_names() -> list[str]:
-    """Return all names that ``parse_topology`` knows, sorted; broken plug-ins warn and are left out."""
-    return sorted([*_BUILT_IN, *(name for name, e in _plug_ins().items() if _load_plug_in(e))])
+    """Return all names that ``parse_topology`` knows; broken plug-ins warn (``PluginWarning``)."""
+    return _TOPOLOGIES.names()
 
 
 def topology_class(kind: str) -> type[Topology]:
@@ -58,19 +47,9 @@ def topology_class(kind: str) -> type[Topology]:
     Raises
     ------
     TopologyError
-        If there is no such family; says which ones exist and which come close.
+        If there is no such family (lists those that exist), or its plug-in is broken.
     """
-    if kind in _BUILT_IN:
-        module, _, name = _BUILT_IN[kind].partition(":")
-        built_in: type[Topology] = getattr(import_module(module), name)
-        return built_in
-    entry = _plug_ins().get(kind)
-    if entry and (plug_in := _load_plug_in(entry)):
-        return plug_in
-    known = topology_names()
-    close = get_close_matches(kind, known, n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    raise TopologyError(Problem(f"{kind!r} is not installed; {hint}known: {', '.join(known)}", key="topology"))
+    return _TOPOLOGIES.load(kind)
 
 
 def parse_topology(spec: str | dict[str, Any] | Topology) -> Topology:
@@ -90,31 +69,41 @@ def parse_topology(spec: str | dict[str, Any] | Topology) -> Topology:
         return spec
     if isinstance(spec, str):
         return _parse_short(spec.strip())
-    if not isinstance(spec, dict) or not isinstance(spec.get("kind"), str):
-        raise TopologyError(Problem(f"{spec!r} names no kind; write for example hgx-8 or {{kind: nvl72}}", "topology"))
-    fields = {k: v for k, v in spec.items() if k != "kind"}
-    found = topology_class(spec["kind"])
-    try:
-        return found.model_validate(fields, context={"parse_topology": parse_topology})
-    except ValidationError as error:
-        raise TopologyError([_problem(found, e) for e in error.errors()]) from None
+    if not isinstance(spec, dict):
+        raise TopologyError(Problem(f"must be for example hgx-8 or {{kind: nvl72}}, not {show(spec)}", "topology"))
+    kind = spec.get("kind")
+    if not isinstance(kind, str):
+        text = "is missing" if kind is None else f"must be a name such as hgx, not {show(kind)}"
+        raise TopologyError(Problem(f"{text}; choose one of {', '.join(topology_names())}", "topology.kind"))
+    return _from_fields(topology_class(kind), {k: v for k, v in spec.items() if k != "kind"})
 
 
 def _parse_short(text: str) -> Topology:
-    match = _SHORT.fullmatch(text)
-    if text in _BUILT_IN or not match or not match["count"]:
-        return parse_topology({"kind": text})
-    found = topology_class(match["kind"])
-    if found.count_field is None:
-        raise TopologyError(Problem(f"{match['kind']} has one size; write {match['kind']}, not {text!r}", "topology"))
-    return parse_topology({"kind": match["kind"], found.count_field: int(match["count"])})
+    """Read ``kind`` or ``kind-count``. A plug-in's name may hold a dash, but ``hgx-8`` is always 8 of ``hgx``."""
+    kind, dash, count = text.rpartition("-")
+    whole = _WHOLE.fullmatch(count) is not None
+    if not (dash and kind in _TOPOLOGIES) or (not whole and text in _TOPOLOGIES):
+        named = kind if kind and whole and text not in _TOPOLOGIES else text
+        return _from_fields(topology_class(named), {})
+    cls = topology_class(kind)
+    if cls.count_field is None:
+        raise TopologyError(Problem(f"{kind} has one size; write {kind}, not {show(text)}", "topology"))
+    if not whole:
+        text = f"after {kind}- comes a whole number of less than 19 digits, as in {kind}-8, not {show(count)}"
+        raise TopologyError(Problem(text, "topology"))
+    return _from_fields(cls, {cls.count_field: int(count)})
 
 
-def _problem(found: type[Topology], error: Any) -> Problem:
-    key = ".".join(("topology", *map(str, error["loc"])))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = f"not a field of {found.kind}; its fields are {', '.join(found.model_fields) or 'none'}"
-    elif error["type"] not in ("missing", "value_error"):
-        message = f"{message}, not {error['input']!r}"
-    return Problem(message, key=key)
+def _from_fields(cls: type[Topology], fields: dict[str, Any]) -> Topology:
+    try:
+        return read(cls, fields, TopologyError, context={"parse_topology": _parse_nested})
+    except TopologyError as error:
+        raise TopologyError(p._replace(key=f"topology.{p.key}".rstrip(".")) for p in error.problems) from None
+
+
+def _parse_nested(spec: Any) -> Topology:
+    try:
+        return parse_topology(spec)
+    except TopologyError as error:
+        inside = (p._replace(key=p.key.removeprefix("topology").lstrip(".")) for p in error.problems)
+        raise _NestedError(inside) from None

@@ -196,7 +196,7 @@ class Evaluation:
     def kv(self) -> KvReport:
         """The cache over all ranks, and on the rank that holds most of it."""
         placement = self.placement
-        unique = placement.unique_kv_bytes(self.workload.sequences)
+        unique = placement.unique_kv_bytes(self.workload.sequences, self.workload.query_tokens)
         shares: dict[Sequences, int] = {}
         for index in range(self.strategy.replicas):
             share = self.workload.sequences.share(index, self.strategy.replicas)

@@ -7,14 +7,15 @@ user wrote (``layouts.1.kvp``), without the branches of unions that pydantic put
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from sim.errors import Problem
+from sim.errors import InputError, Problem
 
+M = TypeVar("M", bound=BaseModel)
 LONGEST = 60
 
 
@@ -95,6 +96,65 @@ _MUST: dict[str, _Phrase] = {
 }
 
 
+def read(
+    cls: type[M],
+    data: Any,
+    error: type[InputError] = InputError,
+    *,
+    spelled: Mapping[str, str] | None = None,
+    context: Any = None,
+) -> M:
+    """Return ``cls.model_validate(data, context=context)``, except that no flag passes for a number.
+
+    Parameters
+    ----------
+    error
+        Raised if the data is wrong.
+    spelled
+        How the user spelled a field of ``cls``, where it was an alias.
+
+    Raises
+    ------
+    InputError
+        Of the type ``error``, with every problem.
+    """
+    found = None
+    problems: list[Problem] = []
+    try:
+        found = cls.model_validate(data, context=context)
+    except ValidationError as wrong:
+        problems = explain(wrong, cls, data, spelled)
+    known = {p.key for p in problems}
+    problems += [p for p in _flags([cls], data, "", spelled or {}) if p.key not in known]
+    if found is None or problems:
+        raise error(problems)
+    return found
+
+
+def _flags(classes: list[type[BaseModel]], data: Any, path: str, spelled: Mapping[str, str]) -> Iterator[Problem]:
+    """Numbers that are written ``true``, which pydantic reads as 1; the model takes ``classes`` at this place."""
+    if isinstance(data, (list, tuple)):
+        for i, item in enumerate(data):
+            yield from _flags(classes, item, f"{path}{i}.", {})
+    if not isinstance(data, dict):
+        return
+    for name, value in data.items():
+        fields = [c.model_fields[name] for c in classes if name in c.model_fields]
+        key = path + spelled.get(name, str(name))
+        if isinstance(value, bool):
+            types = [kind for field in fields for kind in _leaves(field.annotation)]
+            if bool not in types and (int in types or float in types):
+                yield Problem(f"must be a number, not {show(value)}", key)
+        elif isinstance(value, (dict, list, tuple)):
+            yield from _flags([c for f in fields for c in _nested(f.annotation)], value, f"{key}.", {})
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """All plain types that a field may hold, through lists, unions and annotations."""
+    inner = get_args(annotation)
+    return [leaf for part in inner for leaf in _leaves(part)] if inner else [annotation]
+
+
 def explain(
     error: ValidationError, cls: type[BaseModel], data: Any, spelled: Mapping[str, str] | None = None
 ) -> list[Problem]:
@@ -132,7 +192,10 @@ def explain(
             values[key] = found["input"]
         else:  # our own validators say all by themselves; anything else gets no foreign sentence
             own = context.get("error")
-            whole.append(Problem(str(own) if own else f"{show(found['input'])} cannot be used here", key))
+            if isinstance(own, InputError):
+                whole += [p._replace(key=".".join(filter(None, (key, p.key)))) for p in own.problems]
+            else:
+                whole.append(Problem(str(own) if own else f"{show(found['input'])} cannot be used here", key))
     keys = {p.key for p in whole} | musts.keys()
     for key, rules in musts.items():
         # a list whose items are wrong is also called too short, and a wrong branch of a union an odd type

@@ -43,7 +43,8 @@ def handover(cut: Cut, carried: tuple[Value, ...]) -> Segment:
     )
     copies = cut.mesh.count(alike)
     sliced = copies if value.dims[0].size % copies == 0 else 1
-    received = tuple(v._replace(name=f"{v.name}.received") for v in carried)
+    axes = alike if sliced > 1 else ()
+    received = tuple(v._replace(name=f"{v.name}.received", dims=(v.dims[0]._replace(axes=axes),)) for v in carried)
     send = Send("pipeline.send", carried, received, (), sliced)
     if sliced == 1:
         return Segment((send,), carried, received)

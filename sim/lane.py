@@ -6,11 +6,12 @@ its answer is kept, because all layers ask the same questions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sim.cut import Cut, Dim
 from sim.model import Attention
-from sim.program import Chunk, Value
+from sim.program import Chunk, CommunicationOp, Value
 from sim.workload import Number, Phase, Precision, Sequences, smaller
 
 
@@ -29,6 +30,8 @@ class Lane:
         As in ``Workload``.
     precision
         Formats by use.
+    copies
+        Token copies that an expert exchange sends off this rank under a given routing; without it, expectations.
     """
 
     def __init__(
@@ -40,12 +43,14 @@ class Lane:
         query_tokens: Number,
         precision: Precision,
         generated: int = 0,
+        copies: Callable[[CommunicationOp], int] | None = None,
     ):
         self.rank = rank
         self.cut = cut
         self.phase = phase
         self.query_tokens = query_tokens
         self.generated = generated
+        self.copies = copies
         self.precision = precision
         self.activation = precision.activation_bytes
         self._all = sequences

@@ -20,34 +20,38 @@ def _attention(b: Builder) -> Attention:
 
 def query(b: Builder, x: Value) -> Value:
     """Projections of the new tokens; their cache entries are written. Returns the queries."""
+    return projected(b, x)[0]
+
+
+def projected(b: Builder, x: Value) -> tuple[Value, ...]:
+    """As ``query``; in a prefill of MLA followed by the keys and values that the prompt expands to."""
     a = _attention(b)
     if isinstance(a, GroupedQueryAttention):
         names = ["q", "k"] if a.shared_kv else ["q", "k", "v"]
         q, *kv = b.project(x, names, "qkv")
-        return b.append_kv(q, *kv)[0]
+        return (b.append_kv(q, *kv)[0],)
     return _latent_query(b, x, a)
 
 
-def _latent_query(b: Builder, x: Value, a: LatentAttention) -> Value:
+def _latent_query(b: Builder, x: Value, a: LatentAttention) -> tuple[Value, ...]:
     if a.q_lora_rank:
         compressed, latent = b.project(x, ["q_a", "kv_a"], "q_a_kv_a")
         (q,) = b.project(b.norm(compressed, "q_a_norm"), ["q_b"], "q_b")
     else:
         (latent,) = b.project(x, ["kv_a"], "kv_a")
         (q,) = b.project(x, ["q_b"], "q")
-    latent = b.norm(latent, "kv_a_norm")
-    q, latent = b.append_kv(q, latent)
+    q, latent = b.append_kv(q, b.norm(latent, "kv_a_norm"))
     if b.phase == "prefill":
-        b.expand_latent(latent, a)
-        return q
-    return b.per_head(q, "uk", a.kv_lora_rank + a.rope_dim, "absorb")
+        return q, b.expand_latent(latent, a)
+    return (b.per_head(q, "uk", a.kv_lora_rank + a.rope_dim, "absorb"),)
 
 
-def attend(b: Builder, q: Value) -> Value:
+def attend(b: Builder, q: Value, *expanded: Value) -> Value:
     """Attention over the local cache: a softmax share where tokens are split."""
     a = _attention(b)
-    latent = isinstance(a, LatentAttention) and b.phase == "decode"
-    return b.attend(q, a.kv_lora_rank if latent and isinstance(a, LatentAttention) else a.v_head_dim)
+    if isinstance(a, LatentAttention) and b.phase == "decode":
+        return b.attend(q, a.kv_lora_rank)
+    return b.attend(q, a.v_head_dim, *expanded)
 
 
 def raise_latent(b: Builder, attended: Value) -> Value:

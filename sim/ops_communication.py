@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from sim.formats import number_format
 from sim.lane import Lane
 from sim.model import MoeFfn
 from sim.program import CommunicationOp, Message, Value
@@ -35,8 +34,10 @@ class AllReduce(CommunicationOp):
 
     def message(self, lane: Lane) -> Message:
         """Size: the buffer on each rank."""
-        size, n = _elements(lane, self.inputs[0]) * lane.activation, lane.cut.mesh.count(self.axes)
-        return Message(size, 2 * (n - 1) * size // n)
+        elements, n = _elements(lane, self.inputs[0]), lane.cut.mesh.count(self.axes)
+        own = elements // n + (lane.cut.mesh.index(lane.rank, self.axes) < elements % n)
+        # the others' parts are sent to be summed, then the own sum to all others: 2(n-1)/n of the buffer
+        return Message(elements * lane.activation, (elements - own + (n - 1) * own) * lane.activation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,8 @@ class _ExpertExchange(CommunicationOp):
 
     def message(self, lane: Lane) -> Message:
         """Size: what one rank sends to all others together."""
-        sent = self.tokens(lane) * self.copies(lane) * self.payload(lane)
+        copies = lane.copies(self) if lane.copies else self.tokens(lane) * self.copies(lane)
+        sent = copies * self.payload(lane)
         return Message(sent, sent)
 
 
@@ -181,10 +183,7 @@ class Dispatch(_ExpertExchange):
 
     def payload(self, lane: Lane) -> int:
         """Hidden state in the dispatch format, scales included."""
-        fmt = number_format(lane.precision.dispatch or lane.precision.activations)
-        if fmt.name in ("fp8", "fp8_block"):
-            fmt = number_format("fp8_group")  # engines send one fp32 scale per 128 elements
-        return fmt.bytes(self.inputs[0].dims[0].size)
+        return lane.precision.dispatched.bytes(self.inputs[0].dims[0].size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,13 +102,14 @@ class Placement:
                 total = total + count * tokens * lane.kv_bytes_per_token(layer.attention)
         return total
 
-    def unique_kv_bytes(self, sequences: Sequences) -> int:
-        """Bytes of one copy of these sequences' caches, all layers."""
+    def unique_kv_bytes(self, sequences: Sequences, query_tokens: int = 1) -> int:
+        """Bytes of one copy of these sequences' caches, all layers; a window keeps what some query still sees."""
         total = 0
         for count, layer in _by_kind(list(self.model.runs)):
             if a := layer.attention:
                 per_token = self.precision.kv.bytes(a.cached_heads * a.cache_elements)
-                tokens = sum(n * (min(length, a.window) if a.window else length) for n, length in sequences.groups)
+                seen = a.window + query_tokens - 1 if a.window else None
+                tokens = sum(n * (min(length, seen) if seen else length) for n, length in sequences.groups)
                 total += count * per_token * tokens
         return total
 

@@ -75,6 +75,10 @@ class Registry(Generic[T]):
                 found[entry.name] = None
         return list(found)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether something of this name is built in or installed, be it broken or not."""
+        return name in self.built_ins or any(entry.name == name for entry in self._plug_ins())
+
     def load(self, name: str) -> type[T]:
         """Return the class called ``name``.
 

@@ -79,8 +79,8 @@ class Op:
 
     @property
     def only(self) -> Only:
-        """Coordinates on which it runs."""
-        return self.inputs[0].only if self.inputs else self.outputs[0].only
+        """Coordinates on which it runs: where everything that it reads and makes is."""
+        return max((v.only for v in (*self.inputs, *self.outputs)), key=len)
 
 
 @dataclass(frozen=True, slots=True)

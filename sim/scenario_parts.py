@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from sim.catalog_gpus import load_gpu
 from sim.catalog_models import load_model
 from sim.catalog_strategies import parse_layout, spellings
-from sim.catalog_topologies import parse_topology, topology_class
+from sim.catalog_topologies import parse_topology
 from sim.errors import InputError, Problem
-from sim.explain import explain, show
+from sim.explain import read, show
 from sim.hardware import Gpu
 from sim.model import Model
 from sim.noun import Noun
@@ -66,7 +64,7 @@ class Parts:
         model = self.part("model", data.get("model"), lambda v: noun(Model, v, lambda n: load_model(n, self.base)))
         gpu = self.part("gpu", data.get("gpu"), lambda v: noun(Gpu, v, load_gpu))
         wanted = data.get("topology") or (default_topology(gpu) if gpu else None)
-        topology = self.part("topology", wanted, _topology)
+        topology = self.part("topology", wanted, parse_topology)
         if gpu and topology and topology.gpu_count <= MOST_GPUS_BUILT:
             self.part("topology", topology, lambda machine: machine.build(gpu))
         workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))
@@ -141,21 +139,7 @@ def noun(cls: type[N], value: Any, load: Callable[[str], N] | None = None) -> N:
     if not isinstance(value, dict):
         example = "a name" if load else f"keys such as {next(iter(cls.model_fields))}"
         raise InputError(f"must be {example}, not {show(value)}")
-    try:
-        return cls.model_validate(value)
-    except ValidationError as error:
-        raise InputError(explain(error, cls, value)) from None
-
-
-def _topology(value: Any) -> Topology:
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        return parse_topology(value)
-    cls = topology_class(value["kind"])
-    fields = {key: inner for key, inner in value.items() if key != "kind"}
-    try:
-        return cls.model_validate(fields, context={"parse_topology": parse_topology})
-    except ValidationError as error:
-        raise InputError(explain(error, cls, fields)) from None
+    return read(cls, value)
 
 
 def _layout(value: Any) -> Strategy:

@@ -95,7 +95,7 @@ class Strategy(Noun):
 
     def attention(self, b: Builder, x: Value) -> Value:
         """The attention block on normed hidden states."""
-        return b.all_reduce(mixers.output(b, mixers.attend(b, mixers.query(b, x))))
+        return b.all_reduce(mixers.output(b, mixers.attend(b, *mixers.projected(b, x))))
 
     def ffn(self, b: Builder, x: Value) -> Value:
         """The feed-forward block on normed hidden states."""

@@ -192,6 +192,12 @@ class Precision(Noun):
         return number_format(self.kv_cache)
 
     @property
+    def dispatched(self) -> NumberFormat:
+        """What an expert all-to-all sends: FP8 travels with one fp32 scale per 128 elements, as engines send it."""
+        name = self.dispatch or self.activations
+        return number_format("fp8_group" if name in ("fp8", "fp8_block") else name)
+
+    @property
     def activation_bytes(self) -> int:
         """Bytes of one element of an activation."""
         return number_format(self.activations).bytes(1)

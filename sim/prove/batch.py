@@ -28,7 +28,9 @@ class Batch:
         How many of each cache's tokens were generated, in decode.
     """
 
-    def __init__(self, cut: Cut, phase: Phase, numbers: Sequence[int], lengths: dict[int, int], new: int, generated: int):
+    def __init__(
+        self, cut: Cut, phase: Phase, numbers: Sequence[int], lengths: dict[int, int], new: int, generated: int
+    ):
         self.cut, self.phase = cut, phase
         self.numbers = list(numbers)
         self.lengths = lengths
@@ -65,8 +67,8 @@ class Batch:
             chosen = {n for g in groups for n in self.members(g, value.chunk)}
             rows = np.array([r for r, n in enumerate(self.sequence_of) if int(n) in chosen], np.int64)
             if value.per_sequence:
-                last = [i for i, r in enumerate(rows) if self.position_of[r] == self.lengths[int(self.sequence_of[r])] - 1]
-                rows = rows[last]
+                ends = np.array([self.lengths[int(n)] - 1 for n in self.sequence_of[rows]], np.int64)
+                rows = rows[self.position_of[rows] == ends]
             if sliced:
                 start, count = block(len(rows), place, mesh.count(sliced))
                 rows = rows[start : start + count]

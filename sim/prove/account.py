@@ -1,0 +1,166 @@
+"""Bytes that were really held and really sent, against the bytes that the report would claim: as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.cut import Cut
+from sim.handover import handover
+from sim.lane import Lane
+from sim.ops_communication import Combine, Dispatch
+from sim.program import CommunicationOp, Program, Segment
+from sim.prove.batch import Batch
+from sim.prove.execute import Execution
+from sim.prove.reference import Reference
+from sim.workload import Precision
+
+Copies = Callable[[CommunicationOp], int]
+Chosen = Mapping[int, np.ndarray[Any, np.dtype[np.int64]]]
+
+
+class Count(NamedTuple):
+    """One figure, counted and claimed."""
+
+    what: str
+    counted: int
+    claimed: int
+
+
+def lane_of(cut: Cut, batch: Batch, rank: int, precision: Precision, copies: Copies | None = None) -> Lane:
+    """The figures that the report would use for a rank."""
+    return Lane(rank, cut, batch.sequences, batch.phase, batch.query_tokens, precision, batch.generated, copies)
+
+
+def weights(execution: Execution) -> Iterator[Count]:
+    """Every weight of every rank, and each rank's total as the memory report adds it up."""
+    placement, cut, precision = execution.placement, execution.cut, execution.precision
+    for stage, ranks in enumerate(execution.stages):
+        for rank in ranks:
+            total = 0
+            for number in (-1, *execution.layers[stage]):
+                for name in execution.names(stage, number):
+                    tensor = execution.weights.shapes[number, name]
+                    fmt = precision.of(tensor.part, tensor.quantised)
+                    held = rank.weights.get((number, name))
+                    counted = fmt.bytes(held.array.size) if held else 0
+                    claimed = fmt.bytes(cut.local(tensor, execution.weights.attention(number), rank.number))
+                    yield Count(f"stage {stage} rank {rank.number} layer {number} {name}: bytes held", counted, claimed)
+                    total += counted
+            claimed = sum(placement.weights(stage, rank.number).values())
+            yield Count(f"stage {stage} rank {rank.number}: bytes of weights", total, claimed)
+
+
+def cache(execution: Execution, batch: Batch) -> Iterator[Count]:
+    """The KV cache of every rank."""
+    kv = execution.precision.kv
+    for stage, ranks in enumerate(execution.stages):
+        for rank in ranks:
+            counted = 0
+            for number in execution.layers[stage]:
+                if a := execution.weights.attention(number):
+                    heads = execution.cut.kv_heads(a, rank.number)[1]
+                    for n in batch.numbers:
+                        if entries := rank.cache.get((number, n)):
+                            have, tokens = entries.keys.shape[1], len(entries.tokens)
+                            if have != heads:
+                                where = f"stage {stage} rank {rank.number} layer {number}: KV heads"
+                                yield Count(where, have, heads)
+                            counted += tokens * kv.bytes(have * a.cache_elements)
+            lane = lane_of(execution.cut, batch, rank.number, execution.precision)
+            claimed = execution.placement.kv_bytes(stage, lane)
+            yield Count(f"stage {stage} rank {rank.number}: bytes of KV cache", counted, claimed)
+
+
+class Identity(NamedTuple):
+    """The cache by the identity of its elements."""
+
+    held: int
+    """Bytes over all ranks."""
+    unique: int
+    """Bytes of the elements that some rank holds."""
+    missing: str
+    """The first element that no rank holds, or that differs from the reference."""
+
+
+def identity(execution: Execution, batch: Batch, reference: Reference) -> Identity:
+    """Count how many ranks hold each (token, KV head) of each sequence and layer."""
+    kv = execution.precision.kv
+    held = unique = 0
+    missing = ""
+    for stage, ranks in enumerate(execution.stages):
+        for number in execution.layers[stage]:
+            if not (a := execution.weights.attention(number)):
+                continue
+            size = kv.bytes(a.cached_heads * a.cache_elements) / a.cached_heads
+            for n in batch.numbers:
+                length = batch.lengths[n]
+                seen = a.window + (batch.query_tokens - 1 if batch.phase == "decode" else 0) if a.window else length
+                first = max(0, length - seen)
+                holders = np.zeros((length, a.cached_heads), np.int64)
+                for rank in ranks:
+                    entries = rank.cache.get((number, n))
+                    if entries is None or not len(entries.tokens):
+                        continue
+                    start, count = execution.cut.kv_heads(a, rank.number)
+                    holders[np.ix_(entries.tokens, np.arange(start, start + count))] += 1
+                    right = reference.keys[number, n][entries.tokens][:, start : start + count]
+                    if not missing and not np.allclose(entries.keys, right, rtol=1e-9, atol=1e-11):
+                        token = int(entries.tokens[int(np.abs(entries.keys - right).max(axis=(1, 2)).argmax())])
+                        missing = f"stage {stage} rank {rank.number} layer {number}: key of sequence {n} token {token}"
+                held += round(holders[first:].sum() * size)
+                unique += round((holders[first:] > 0).sum() * size)
+                gaps = np.argwhere(holders[first:] == 0)
+                if len(gaps) and not missing:
+                    token, head = (int(g) for g in gaps[0])
+                    missing = f"layer {number}: no rank holds KV head {head} of token {token + first} of sequence {n}"
+    return Identity(held, unique, missing)
+
+
+def sent(execution: Execution, batch: Batch, chosen: Chosen) -> Iterator[Count]:
+    """Bytes that every rank sent in the step of one micro-batch, by operation."""
+    program: Program = execution.program
+    between = handover(execution.cut, program.end.entry)
+    for stage, ranks in enumerate(execution.stages):
+        segments: list[tuple[int, Segment]] = [(-1, between if stage else program.begin)]
+        segments += [(n, program.layers[execution.weights.layers[n]]) for n in execution.layers[stage]]
+        if stage == len(execution.stages) - 1:
+            segments.append((-1, program.end))
+        for rank in ranks:
+            claimed: dict[str, int] = dict.fromkeys(rank.sent, 0)
+            for number, segment in segments:
+                copies = copies_of(execution.cut, batch, chosen.get(number), rank.number)
+                lane = lane_of(execution.cut, batch, rank.number, execution.precision, copies)
+                for op in segment.ops:
+                    if isinstance(op, CommunicationOp) and rank.has(op.only):
+                        claimed[op.name] = claimed.get(op.name, 0) + op.message(lane).sent
+            for name, value in claimed.items():
+                yield Count(f"stage {stage} rank {rank.number} {name}: bytes sent", rank.sent.get(name, 0), value)
+
+
+def copies_of(cut: Cut, batch: Batch, chosen: np.ndarray[Any, np.dtype[np.int64]] | None, rank: int) -> Copies:
+    """Token copies that a rank sends under the routing of a step, from the slot table alone."""
+
+    def copies(op: CommunicationOp) -> int:
+        assert isinstance(op, (Dispatch, Combine))
+        assert chosen is not None
+        table = cut.slot_table(op.ffn.experts)
+        homes: dict[int, list[int]] = {}
+        for slot, expert in enumerate(table):
+            homes.setdefault(expert, []).append(slot)
+        owner = [0] * len(table)
+        for r in range(cut.mesh.size):
+            start, count = cut.range(cut.dim("experts", op.ffn.experts), r)
+            owner[start : start + count] = [r] * count
+        tokens = op.inputs[0] if isinstance(op, Dispatch) else op.outputs[0]
+        total = 0
+        for source in [rank] if isinstance(op, Dispatch) else [r for r in range(cut.mesh.size) if r != rank]:
+            for row in batch.rows(tokens, source).tolist():
+                targets = [owner[homes[e][row % len(homes[e])]] for e in chosen[row].tolist()]
+                wanted = [t for t in targets if (t != rank if isinstance(op, Dispatch) else t == rank)]
+                total += len(wanted) if op.per_expert else len(set(wanted))
+        return total
+
+    return copies

@@ -1,0 +1,276 @@
+"""Prove a layout: execute it, compare with the unsharded reference, and account for every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from pydantic import Field
+
+from sim.errors import InputError
+from sim.lower import cut_of
+from sim.model import Model
+from sim.noun import Noun
+from sim.placement import Placement
+from sim.prove import account
+from sim.prove.batch import Batch, Rows
+from sim.prove.execute import Execution
+from sim.prove.instance import describe, scaled, small_blocks
+from sim.prove.reference import Reference
+from sim.prove.weights import Array, Weights
+from sim.prove.world import Entries, ProofError
+from sim.strategy import Strategy
+from sim.workload import Phase, Precision
+
+TOLERANCE = 1e-10
+STEPS = (1, 1, 3, 2)
+"""Query tokens of the decode steps that are run one after the other."""
+
+
+class Proof(Noun):
+    """What executing one layout showed. Bytes are those of the small instance, over all ranks and steps."""
+
+    tag: str
+    strategy: str
+    ok: bool
+    max_relative_error: float
+    held_bytes: int
+    claimed_held_bytes: int
+    sent_bytes: int
+    claimed_sent_bytes: int
+    duplication_counted: float
+    duplication_claimed: float
+    difference: str = ""
+    """The first thing that differs: rank, layer, tensor or operation, and element."""
+    ranks: int = 0
+    steps: int = 0
+    scaling: dict[str, str] = Field(default_factory=dict)
+    """What was scaled down, and what stayed."""
+
+
+class _Tally:
+    """Sums of what was counted and claimed, and the first difference."""
+
+    def __init__(self) -> None:
+        self.held = self.claimed_held = self.sent = self.claimed_sent = 0
+        self.duplication = self.duplication_claimed = 1.0
+        self.error = 0.0
+        self.steps = 0
+        self.difference = ""
+
+    def differ(self, what: str) -> None:
+        """Remember the first difference."""
+        self.difference = self.difference or what
+
+    def counts(self, counts: Iterable[account.Count]) -> Iterator[account.Count]:
+        """Pass counts on; the first one that is not what was claimed is remembered."""
+        for count in counts:
+            if count.counted != count.claimed:
+                self.differ(f"{count.what}: {count.counted:,} counted, {count.claimed:,} claimed")
+            yield count
+
+
+def prove(
+    model: Model, strategy: Strategy, precision: Precision | None = None, phase: Phase = "decode", seed: int = 0
+) -> Proof:
+    """Execute one layout of a model on a small instance of the same shape.
+
+    Decode runs several steps, with one and with several query tokens, over sequences of different lengths whose number
+    the degrees do not divide; prefill runs one step over whole prompts.
+
+    Raises
+    ------
+    InputError
+        If the layout cannot exist for this model.
+    """
+    precision = (precision or Precision()).resolve(model)
+    if problems := strategy.check(model, phase):
+        raise InputError(problems)
+    small = scaled(model, strategy)
+    if problems := strategy.check(small, phase):
+        raise InputError([p._replace(message=f"cannot be scaled down: {p.message}") for p in problems])
+    tally = _Tally()
+    try:
+        with np.errstate(invalid="raise", over="raise"):
+            _run(small, strategy, precision, phase, seed, tally)
+    except ProofError as error:
+        tally.differ(str(error))
+    except (KeyError, IndexError, ValueError, FloatingPointError) as error:
+        tally.differ(f"the program cannot be executed: {type(error).__name__}: {error}")
+    if not tally.error <= TOLERANCE:
+        tally.differ(f"results differ from the reference by {tally.error:.2g}")
+    return Proof(
+        tag=strategy.label,
+        strategy=strategy.kind,
+        ok=not tally.difference,
+        max_relative_error=tally.error,
+        held_bytes=tally.held,
+        claimed_held_bytes=tally.claimed_held,
+        sent_bytes=tally.sent,
+        claimed_sent_bytes=tally.claimed_sent,
+        duplication_counted=tally.duplication,
+        duplication_claimed=tally.duplication_claimed,
+        difference=tally.difference,
+        ranks=strategy.gpus(small),
+        steps=tally.steps,
+        scaling=describe(model, small),
+    )
+
+
+def _run(small: Model, strategy: Strategy, precision: Precision, phase: Phase, seed: int, tally: _Tally) -> None:
+    cut = small_blocks(cut_of(strategy, small))
+    weights = Weights(small, seed)
+    placement = Placement(small, strategy, precision)
+    rng = np.random.default_rng([seed, 7])
+    batch = strategy.replicas * (strategy.pp * cut.sequence_groups + 1) + 1
+    lengths = {n: int(rng.integers(1, 12)) for n in range(batch)}
+    lengths[0] = 1  # fewer tokens than ranks: empty shards
+    if batch > 1:
+        lengths[1] = min(2 * cut.kv_ranks + 3, 40)  # enough to reach many ranks
+    pieces = max(strategy.pieces(4))
+    for replica in range(strategy.replicas):
+        numbers = list(range(batch))[replica :: strategy.replicas]
+        run = _Replica(Execution(placement, cut, weights, phase, pieces, precision), numbers, tally, rng)
+        run.weights()
+        if phase == "prefill":
+            run.prefill(lengths)
+        else:
+            run.decode(lengths)
+
+
+class _Replica:
+    """One replica's execution beside its reference."""
+
+    def __init__(self, execution: Execution, numbers: Sequence[int], tally: _Tally, rng: np.random.Generator):
+        self.execution, self.numbers, self.tally, self.rng = execution, list(numbers), tally, rng
+        self.reference = Reference(execution.weights)
+        self.micro = max(1, min(execution.strategy.pp, len(self.numbers)))
+
+    def weights(self) -> None:
+        """Account for the weights."""
+        for count in self.tally.counts(account.weights(self.execution)):
+            if count.what.endswith("bytes of weights"):
+                self.tally.held += count.counted
+                self.tally.claimed_held += count.claimed
+
+    def _batch(self, phase: Phase, numbers: Sequence[int], lengths: dict[int, int], new: int, generated: int) -> Batch:
+        return Batch(self.execution.cut, phase, numbers, lengths, new, generated)
+
+    def prefill(self, lengths: dict[int, int]) -> None:
+        """One step over whole prompts."""
+        self._step("prefill", lengths, 0, 0)
+
+    def decode(self, lengths: dict[int, int]) -> None:
+        """Several steps on a cache that is laid out as a prompt."""
+        prompt = self._batch("prefill", self.numbers, lengths, 0, 0)
+        self.reference.step(self._ids(prompt), prompt.sequence_of, prompt.position_of)
+        self._lay_out(lengths, lengths, 0)
+        generated = 0
+        for new in STEPS:
+            before, lengths = lengths, {n: length + new for n, length in lengths.items()}
+            generated += new
+            if self.execution.cut.ownership.rule == "contiguous":  # the runs move with every step
+                self._lay_out(before, lengths, generated)
+            self._step("decode", lengths, new, generated)
+
+    def _ids(self, batch: Batch) -> Rows:
+        return self.rng.integers(0, self.execution.placement.model.vocab, len(batch.sequence_of))
+
+    def _lay_out(self, tokens: dict[int, int], lengths: dict[int, int], generated: int) -> None:
+        """Hand every rank the cached tokens that it owns in a cache of ``lengths``."""
+        e, cut = self.execution, self.execution.cut
+        for stage, ranks in enumerate(e.stages):
+            for rank in ranks:
+                group, mine = cut.mesh.index(rank.number, cut.sequence_axes), cut.mesh.index(rank.number, cut.kv_axes)
+                for number in e.layers[stage]:
+                    if not (a := e.weights.attention(number)):
+                        continue
+                    start, count = cut.kv_heads(a, rank.number)
+                    for n in chain.from_iterable(self._members(m, group) for m in range(self.micro)):
+                        owners = [cut.ownership.owner(t, cut.kv_ranks, lengths[n], generated) for t in range(tokens[n])]
+                        own = np.flatnonzero(np.array(owners, np.int64) == mine)
+                        keys = self.reference.keys[number, n][own][:, start : start + count]
+                        values = self.reference.values[number, n][own][:, start : start + count]
+                        entries = Entries(own, keys, values)
+                        rank.cache[number, n] = entries.since(tokens[n] - a.window) if a.window else entries
+
+    def _members(self, micro: int, group: int) -> list[int]:
+        return self.numbers[micro :: self.micro][group :: self.execution.cut.sequence_groups]
+
+    def _step(self, phase: Phase, lengths: dict[int, int], new: int, generated: int) -> None:
+        """One step of every micro-batch, checked against the reference."""
+        e, tally = self.execution, self.tally
+        for micro in range(self.micro):
+            batch = self._batch(phase, self.numbers[micro :: self.micro], lengths, new, generated)
+            ids = self._ids(batch)
+            expected = self.reference.step(ids, batch.sequence_of, batch.position_of)
+            for ranks in e.stages:
+                for rank in ranks:
+                    rank.sent.clear()
+            self._compare(e.step(batch, ids), expected, batch)
+            for count in tally.counts(account.sent(e, batch, self.reference.chosen)):
+                tally.sent += count.counted
+                tally.claimed_sent += count.claimed
+        self._caches(phase, lengths, new, generated)
+        tally.steps += 1
+
+    def _compare(self, found: dict[tuple[int, int], tuple[Rows, Array]], expected: Array, batch: Batch) -> None:
+        """Logits of every rank that has them."""
+        seen: set[int] = set()
+        for (stage, rank), (rows, logits) in found.items():
+            seen.update(rows.tolist())
+            if not len(rows):
+                continue
+            right = expected[rows]
+            error = float(np.abs(logits - right).max() / np.abs(expected).max())
+            self.tally.error = max(self.tally.error, error)
+            if not error <= TOLERANCE:
+                row, column = np.unravel_index(int(np.abs(logits - right).argmax()), logits.shape)
+                n = int(batch.sequence_of[rows[row]])
+                self.tally.differ(
+                    f"stage {stage} rank {rank} logits: token {int(column)} of sequence {n} is "
+                    f"{logits[row, column]:.6g}, the reference has {right[row, column]:.6g}"
+                )
+        wanted = {r for r, n in enumerate(batch.sequence_of) if batch.phase == "decode"} or {
+            r for r, n in enumerate(batch.sequence_of) if batch.position_of[r] == batch.lengths[int(n)] - 1
+        }
+        if missing := wanted - seen:
+            self.tally.differ(f"no rank has the logits of row {min(missing)}")
+
+    def _caches(self, phase: Phase, lengths: dict[int, int], new: int, generated: int) -> None:
+        """Account for the cache of all micro-batches, element by element."""
+        e, tally = self.execution, self.tally
+        if phase == "prefill":
+            self._forget(lengths)
+        # sequences in the order in which the report deals them out, micro-batch by micro-batch
+        held = claimed = unique_claimed = 0
+        for micro in range(self.micro):
+            batch = self._batch(phase, self.numbers[micro :: self.micro], lengths, new, generated)
+            for count in tally.counts(account.cache(e, batch)):
+                if count.what.endswith("bytes of KV cache"):
+                    tally.held += count.counted
+                    tally.claimed_held += count.claimed
+                    claimed += count.claimed
+            found = account.identity(e, batch, self.reference)
+            if found.missing:
+                tally.differ(found.missing)
+            held += found.held
+            query = new if phase == "decode" else 1
+            unique = e.placement.unique_kv_bytes(batch.sequences, query)
+            unique_claimed += unique
+            if found.unique != unique:
+                tally.differ(f"unique bytes of KV: {found.unique:,} counted, {unique:,} claimed")
+        if unique_claimed:
+            tally.duplication = held / unique_claimed
+            tally.duplication_claimed = claimed / unique_claimed
+            if held != claimed:
+                tally.differ(f"KV bytes over all ranks by identity: {held:,} counted, {claimed:,} claimed")
+
+    def _forget(self, lengths: dict[int, int]) -> None:
+        """After a prefill windowed layers keep their window."""
+        for rank in chain.from_iterable(self.execution.stages):
+            for (number, n), entries in list(rank.cache.items()):
+                a = self.execution.weights.attention(number)
+                if a and a.window:
+                    rank.cache[number, n] = entries.since(lengths[n] - a.window)
