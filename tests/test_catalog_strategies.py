@@ -10,6 +10,7 @@ from sim.errors import LayoutError
 from strategies.dcp import DecodeContextParallel
 from strategies.tp import TensorParallel
 
+pytest_plugins = ["plug_ins"]
 BUILT_IN = ["attention_dp", "dcp", "helix", "kvp", "tp", "wide_ep"]
 KNOWN = "attention_dp, dcp, helix, kvp, tp, wide_ep"
 SOURCE = """
@@ -20,25 +21,6 @@ class {cls}(TensorParallel):
     kind: ClassVar[str] = "{kind}"
     swizzle: int = 1
 """
-
-
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Install a package into a folder on sys.path, with the metadata that pip would write."""
-
-    def _install(name: str, entry_points: dict[str, str], source: str) -> None:
-        (tmp_path / f"{name}.py").write_text(source)
-        info = tmp_path / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        lines = [f"{kind} = {value}" for kind, value in entry_points.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[sim.strategies]", *lines, ""]))
-        monkeypatch.syspath_prepend(str(tmp_path))
-
-    yield _install
-    for module in list(sys.modules):
-        if module.startswith("shardwise_test_"):
-            del sys.modules[module]
 
 
 def problems(fields: object) -> list[str]:
