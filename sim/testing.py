@@ -1,5 +1,7 @@
 """Conformance: what every strategy and every topology must satisfy, ours and anybody's.
 
+A strategy is also executed with real numbers (``sim.prove``), so a third party's is proved exact with the rest.
+
 A plug-in's test suite calls ``check_strategy`` on a few of its layouts and ``check_topology`` on its machines. Each
 raises ``ConformanceError`` with the promise that is broken, the model and the figures, or returns.
 
@@ -33,6 +35,7 @@ from sim.model import (
     MoeFfn,
 )
 from sim.placement import Placement
+from sim.prove import prove
 from sim.step import Machine
 from sim.strategy import Strategy
 from sim.sweep import sweep
@@ -114,6 +117,9 @@ def check_strategy(strategy: Strategy, model: Model, machine: Machine | None = N
     _check_attention(placement)
     machine = machine or sample_machine(strategy.gpus(model))
     _check_times(placement, machine)
+    for phase in strategy.phases:
+        proof = prove(model, strategy, phase=phase)
+        _require(proof.ok, strategy, model, f"executing {phase} shows: {proof.difference}")
 
 
 def _check_weights(placement: Placement) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from sim.cut import Cut
 from sim.handover import handover
 from sim.lane import Lane
+from sim.model import MoeFfn
 from sim.ops_communication import Combine, Dispatch
 from sim.program import CommunicationOp, Program, Segment
 from sim.prove.batch import Batch
@@ -38,6 +39,13 @@ def weights(execution: Execution) -> Iterator[Count]:
     """Every weight of every rank, and each rank's total as the memory report adds it up."""
     placement, cut, precision = execution.placement, execution.cut, execution.precision
     for stage, ranks in enumerate(execution.stages):
+        for number in execution.layers[stage]:
+            ffn = execution.weights.layers[number].ffn
+            if isinstance(ffn, MoeFfn):
+                table, dim = cut.slot_table(ffn.experts), cut.dim("experts", ffn.experts)
+                starts = [cut.range(dim, rank.number) for rank in ranks]
+                somewhere = {e for start, count in starts for e in table[start : start + count]}
+                yield Count(f"stage {stage} layer {number}: experts that some rank holds", len(somewhere), ffn.experts)
         for rank in ranks:
             total = 0
             for number in (-1, *execution.layers[stage]):

@@ -181,6 +181,8 @@ def route(logits: Piece, world: World, ffn: MoeFfn) -> Routed:
     for i, row in enumerate(logits.rows):
         for j, expert in enumerate(chosen[i]):
             home = homes[int(expert)]
+            if not len(home):
+                raise ProofError(f"layer {world.layer}: no rank holds expert {int(expert)}")
             slots[i, j] = home[int(row) % len(home)]
     return Routed(slots, weights)
 
