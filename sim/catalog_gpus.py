@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from sim.errors import InputError
+from sim.explain import show, suggest
 from sim.hardware import Gpu
 
 _FOLDER = Path(__file__).parent / "data" / "gpus"
@@ -29,9 +29,7 @@ def load_gpu(name: str) -> Gpu:
     key = name.strip().lower().replace(" ", "-").replace("_", "-")
     known = gpu_names()
     if key not in known:
-        close = get_close_matches(key, known, n=3) or [k for k in known if key and k.startswith(key)]
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise InputError(f"GPU {name!r} is not in the catalogue; {hint}known: {', '.join(known)}")
+        raise InputError(f"GPU {show(name)} is not in the catalogue; {suggest(key, known)}known: {', '.join(known)}")
 
     from ruamel.yaml import YAML  # not needed by whoever builds a Gpu in Python
 

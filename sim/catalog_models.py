@@ -6,28 +6,23 @@ fields of :class:`sim.model.Model`.
 
 from __future__ import annotations
 
-import difflib
 import re
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from sim.errors import ModelError, Problem
+from sim.documents import Kind, read_file
+from sim.errors import ModelError, Problem, ScenarioError
+from sim.explain import read, show, suggest
 from sim.huggingface import load_config
 from sim.model import Model
 
 _SUFFIXES = (".yaml", ".yml")
-_FOLDER = "data/models"
+_FOLDER = Path(__file__).parent / "data" / "models"
+_MODEL_FILE = Kind("model", "name, hidden, vocab and pattern")
 
 
 def model_names() -> list[str]:
     """Names of the models in the catalogue, sorted."""
-    entries = files("sim").joinpath(_FOLDER).iterdir()
-    return sorted(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def load_model(name_or_path: str, base: Path | None = None) -> Model:
@@ -42,9 +37,9 @@ def load_model(name_or_path: str, base: Path | None = None) -> Model:
         If no such model is known, or its file is wrong.
     """
     if _is_plain_name(name_or_path):
-        entry = files("sim").joinpath(_FOLDER, f"{name_or_path.lower()}.yaml")
+        entry = _FOLDER / f"{name_or_path.lower()}.yaml"
         if entry.is_file():
-            return _from_yaml(entry.read_text(encoding="utf-8"), entry.name)
+            return _from_yaml(entry)
     path = (base or Path()) / name_or_path
     try:
         if (path / "config.json").is_file():
@@ -53,7 +48,7 @@ def load_model(name_or_path: str, base: Path | None = None) -> Model:
     except (OSError, ValueError):
         exists = False
     if exists and path.suffix in _SUFFIXES:
-        return _from_yaml(_read(path), str(path))
+        return _from_yaml(path)
     if exists or path.suffix == ".json" or path.suffix in _SUFFIXES:
         return load_config(path)
     raise ModelError(_unknown(name_or_path))
@@ -64,32 +59,22 @@ def _is_plain_name(name: str) -> bool:
 
 
 def _unknown(name: str) -> Problem:
-    known = model_names()
-    close = difflib.get_close_matches(name.rsplit("/", 1)[-1].lower(), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    where_else = "A path to a Hugging Face config.json, or to a folder with one, works too"
-    return Problem(f"model {name[:80]!r} is not in the catalogue; {hint}{where_else}")
+    hint = suggest(name.rsplit("/", 1)[-1], model_names())
+    where_else = "a path to a Hugging Face config.json, or to a folder with one, works too"
+    return Problem(f"model {show(name)} is not in the catalogue; {hint}{where_else}")
 
 
-def _read(path: Path) -> str:
+def _from_yaml(path: Path) -> Model:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelError(Problem(f"cannot be read: {error}", where=str(path))) from None
-
-
-def _from_yaml(text: str, where: str) -> Model:
+        document = read_file(path, _MODEL_FILE)
+    except ScenarioError as error:
+        raise ModelError(error.problems) from None
+    model, problems = None, document.problems
+    known = {p.key for p in problems}
     try:
-        fields: Any = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        message = getattr(error, "problem", None) or str(error).split("\n", 1)[0]
-        raise ModelError(Problem(f"is not YAML: {message}", where=place)) from None
-    if not isinstance(fields, dict):
-        raise ModelError(Problem("must hold the fields of a model, one key each", where=where))
-    try:
-        return Model.model_validate(fields)
-    except ValidationError as error:
-        found = [Problem(e["msg"], ".".join(map(str, e["loc"])), where) for e in error.errors()]
-        raise ModelError(found) from None
+        model = read(Model, document.data, ModelError)
+    except ModelError as error:
+        problems = [*problems, *(document.place(p) for p in error.problems if p.key not in known)]
+    if model is None or problems:
+        raise ModelError(problems)
+    return model

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from sim.errors import Problem, ScenarioError
+from sim.errors import InputError, Problem, ScenarioError
 
 MOST_BYTES = 2**20
 MOST_NODES = 100_000
@@ -61,18 +61,51 @@ class Document:
         return problem._replace(where=f"{self.name}:{line}:{column}")
 
 
-def read_file(path: str | Path) -> Document:
-    """Read a YAML file. Raises ``ScenarioError`` as ``read_document`` does, or if the file cannot be read."""
+class Kind(NamedTuple):
+    """What a file is meant to be, for errors."""
+
+    noun: str
+    keys: str
+    """Examples of its keys."""
+
+
+SCENARIO = Kind("scenario", "model, gpu and layouts")
+
+
+def read_content(path: str | Path, noun: str, most: int = MOST_BYTES) -> bytes:
+    """Read a whole file of at most ``most`` bytes that is meant to be a ``noun``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is too large (no more than ``most`` bytes are read).
+    """
     try:
-        content = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         reason = f"cannot be read: {reason[:1].lower()}{reason[1:]}"
-        raise ScenarioError(Problem(reason, where=str(path))) from None
-    return read_document(content, str(path))
+        raise InputError(Problem(reason, where=str(path))) from None
+    if len(content) > most:
+        raise InputError(_too_large(str(path), noun, most))
+    return content
 
 
-def read_document(content: bytes | str, name: str) -> Document:
+def _too_large(name: str, noun: str, most: int) -> Problem:
+    return Problem(f"is larger than {most:,} bytes; is it a {noun}?", where=name)
+
+
+def read_file(path: str | Path, kind: Kind = SCENARIO) -> Document:
+    """Read a YAML file. Raises ``ScenarioError`` as ``read_document`` does, or if the file cannot be read."""
+    try:
+        content = read_content(path, kind.noun)
+    except InputError as error:
+        raise ScenarioError(error.problems) from None
+    return read_document(content, str(path), kind)
+
+
+def read_document(content: bytes | str, name: str, kind: Kind = SCENARIO) -> Document:
     """Read YAML whose root is a mapping.
 
     Parameters
@@ -86,7 +119,7 @@ def read_document(content: bytes | str, name: str) -> Document:
         If the text is not one YAML mapping. Problems that leave the rest readable are in ``problems``.
     """
     if len(content) > MOST_BYTES:
-        raise ScenarioError(Problem(f"is larger than {MOST_BYTES:,} bytes; is it a scenario?", where=name))
+        raise ScenarioError(_too_large(name, kind.noun, MOST_BYTES))
     if isinstance(content, bytes):
         try:
             content = content.decode("utf-8-sig")
@@ -96,11 +129,11 @@ def read_document(content: bytes | str, name: str) -> Document:
             raise ScenarioError(Problem(message, where=f"{name}:{line}:1")) from None
     root = _compose(content.removeprefix("\ufeff"), name)
     if root is None or (isinstance(root, ScalarNode) and not root.value):
-        raise ScenarioError(Problem("is empty; a scenario has keys such as model, gpu and layouts", where=name))
+        raise ScenarioError(Problem(f"is empty; a {kind.noun} has keys such as {kind.keys}", where=name))
     if not isinstance(root, MappingNode):
-        kind = "a list" if isinstance(root, SequenceNode) else "one value"
+        found = "a list" if isinstance(root, SequenceNode) else "one value"
         where = f"{name}:{root.start_mark.line + 1}:{root.start_mark.column + 1}"
-        raise ScenarioError(Problem(f"must hold keys such as model, gpu and layouts, not {kind}", where=where))
+        raise ScenarioError(Problem(f"must hold keys such as {kind.keys}, not {found}", where=where))
     walk = _Walk(name)
     data = walk.value(root, "", 0)
     return Document(name, data, walk.positions, walk.problems)

@@ -26,7 +26,11 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return f"keys ({', '.join(str(k)[:20] for k in list(value)[:4])}{', ...' * (len(value) > 4)})"
+        return (
+            "no keys"
+            if not value
+            else f"keys ({', '.join(str(k)[:20] for k in list(value)[:4])}{', ...' * (len(value) > 4)})"
+        )
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}" if len(value) != 1 else "a list"
     if isinstance(value, int) and abs(value) >= 10**LONGEST:

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from sim.errors import ModelError, Problem
+from sim.documents import read_content
+from sim.errors import InputError, ModelError, Problem
+from sim.explain import read, show
 from sim.huggingface_attention import attention_layers, chunk_note, mtp_layers
 from sim.huggingface_blocks import searched_layers
 from sim.huggingface_families import Family, family, refusals
-from sim.huggingface_keys import Keys, show
+from sim.huggingface_keys import Keys
 from sim.huggingface_moe import ffn_layers, has_experts_beside_ffn
 from sim.huggingface_quantisation import read_quantisation
 from sim.model import MOST_LAYERS, Layer, LayerRun, Model
@@ -29,6 +29,7 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _VOCAB = ("vocab_size", "padded_vocab_size")
 _CONTEXT = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions")
+_MOST_BYTES = 2**24
 _OTHER_MODALITIES = {"vision_config": "the vision encoder", "audio_config": "the audio encoder"}
 
 
@@ -73,7 +74,7 @@ def read_config(config: dict[str, Any], name: str) -> Model:
     vocab = keys.optional(*_VOCAB)
     if vocab is None and not kind.vocab:
         keys.missing("the embedding and the LM head", *_VOCAB)
-    fields = {
+    settings = {
         "tied_embeddings": keys.flag("tie_word_embeddings", default=kind.tied),
         "max_context": keys.optional(*_CONTEXT),
         "quantisation": (quantisation := read_quantisation(keys)).format,
@@ -84,22 +85,14 @@ def read_config(config: dict[str, Any], name: str) -> Model:
         notes.append(f"vocab_size is absent: {kind.vocab}, the default of {show(model_type)}, is used")
     if problems:
         raise ModelError(_unique(problems))
-    return _build(
-        name=name,
-        hidden=hidden,
-        vocab=vocab or kind.vocab,
-        pattern=_runs(blocks),
-        not_modelled=tuple(note for note in notes if note),
-        **fields,
-    )
-
-
-def _build(**fields: Any) -> Model:
-    try:
-        return Model(**fields)
-    except ValidationError as error:
-        found = [Problem(e["msg"], key=".".join(map(str, e["loc"]))) for e in error.errors()]
-        raise ModelError(found) from None
+    fields = {
+        "name": name,
+        "hidden": hidden,
+        "vocab": vocab or kind.vocab,
+        "pattern": _runs(blocks),
+        "not_modelled": tuple(note for note in notes if note),
+    }
+    return read(Model, fields | settings, ModelError)
 
 
 def _language_part(config: dict[str, Any], problems: list[Problem]) -> tuple[Keys, list[dict[str, Any]]]:
@@ -168,12 +161,9 @@ def _parse(path: Path) -> dict[str, Any]:
     """The JSON object in a file; ``ModelError`` for anything else."""
     where = str(path)
     try:
-        raw = path.read_bytes()
-    except IsADirectoryError:
-        raise ModelError(Problem("is a folder; name the config.json in it", where=where)) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ModelError(Problem(f"cannot be read: {reason}", where=where)) from None
+        raw = read_content(path, "config.json", _MOST_BYTES)
+    except InputError as error:
+        raise ModelError(error.problems) from None
     if raw.startswith(b"\xef\xbb\xbf"):
         raise ModelError(Problem("starts with a byte-order mark; save it as UTF-8 without one", where=where))
     if not raw.strip():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sim.explain import show
 from sim.huggingface_families import Family
-from sim.huggingface_keys import Keys, show
+from sim.huggingface_keys import Keys
 from sim.model import Attention, GroupedQueryAttention, LatentAttention
 
 QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sim.explain import show
 from sim.huggingface_attention import attention_traits, check_groups, head_dim, query_heads
 from sim.huggingface_families import Family
-from sim.huggingface_keys import Keys, show
+from sim.huggingface_keys import Keys
 from sim.huggingface_moe import is_gated
 from sim.model import Attention, DenseFfn, Ffn, GroupedQueryAttention
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sim.errors import Problem
-from sim.huggingface_keys import show
+from sim.explain import show
 
 
 class Family(NamedTuple):

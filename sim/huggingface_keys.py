@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sim.errors import Problem
+from sim.explain import show
 
 UNKNOWN = 0
 """Stands for a number that is missing or wrong; the problem is already on the list."""
 
 LARGEST = 10**9
-
-
-def show(value: Any) -> str:
-    """Write a value for an error message: short, and never an exception of its own."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} too large to print"
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def is_whole(value: Any, least: int, most: int = LARGEST) -> bool:

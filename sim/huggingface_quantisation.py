@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sim.huggingface_keys import Keys, is_whole, show
+from sim.explain import show
+from sim.huggingface_keys import Keys, is_whole
 from sim.model import Part
 
 _INTEGER = {4: "int4", 8: "int8"}

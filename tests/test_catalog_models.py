@@ -241,7 +241,7 @@ def test_an_unknown_name_suggests_the_nearest_and_how_to_import(wrong, hint):
 
 
 def test_a_name_like_no_other_still_says_how_to_import():
-    with pytest.raises(ModelError, match=r"not in the catalogue; A path to a Hugging Face config\.json"):
+    with pytest.raises(ModelError, match=r"not in the catalogue; a path to a Hugging Face config\.json"):
         load_model("zzzzzzzz")
 
 
@@ -266,14 +266,17 @@ def test_a_config_a_folder_and_a_yaml_are_found_from_the_base_folder(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [", r"m\.yaml:1:8: is not YAML"),
-        ("a: 1\na: 2\n", "is not YAML: found duplicate key"),
-        ("- 1\n", "must hold the fields of a model"),
-        ("", "must hold the fields of a model"),
-        ("name: x\nhidden: 0\nvocab: 3\npattern: []\n", "hidden: Input should be greater than or equal to 1"),
-        ("name: x\nhidden: 1\nvocab: 3\n", "pattern: Field required"),
-        ("name: x\nheads: 8\n", "heads: Extra inputs"),
-        ("name: !!python/object:os.system x\n", "is not YAML"),
+        ("name: [", r"m\.yaml:1:8: a value is missing, or a bracket closes what was never opened"),
+        ("a: 1\na: 2\n", r"m\.yaml:2:1: a: is written twice; first on line 1"),
+        ("- 1\n", r"m\.yaml:1:1: must hold keys such as name, hidden, vocab and pattern, not a list"),
+        ("", r"m\.yaml: is empty; a model has keys such as name, hidden, vocab and pattern"),
+        ("name: x\nhidden: 0\nvocab: 3\npattern: []\n", r"m\.yaml:2:1: hidden: must be at least 1, not 0"),
+        ("name: x\nhidden: 1\nvocab: 3\n", r"m\.yaml:1:1: pattern: is missing; needed: name, hidden, vocab, pattern"),
+        (
+            "name: x\nheads: 8\n",
+            r"m\.yaml:2:1: heads: unknown key 'heads'; did you mean 'head'\? known keys: name, hf_id",
+        ),
+        ("name: !!python/object:os.system x\n", r"m\.yaml:1:7: name: the tag !!python/object:os\.system is not read"),
     ],
 )
 def test_a_wrong_yaml_says_where_and_which_rule(text, message, tmp_path):
@@ -291,7 +294,7 @@ def test_a_path_that_leads_nowhere_is_named(name, tmp_path):
 
 def test_bytes_that_are_no_text_are_a_model_error(tmp_path):
     (tmp_path / "m.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match=r"m\.yaml:1:1: is not UTF-8 text \(byte 0xff\)"):
         load_model("m.yaml", base=tmp_path)
 
 

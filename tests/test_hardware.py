@@ -53,7 +53,7 @@ def test_upper_case_and_underscores_are_forgiven() -> None:
 
 
 def test_an_unknown_gpu_is_refused_with_close_names_and_the_list() -> None:
-    with pytest.raises(InputError, match="did you mean h100-sxm or h100-pcie") as error:
+    with pytest.raises(InputError, match="did you mean 'h100-sxm' or 'h100-pcie'") as error:
         load_gpu("h100")
     assert all(name in str(error.value) for name in gpu_names())
     with pytest.raises(InputError, match="known:"):

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.errors import ModelError
+from sim.explain import show
 from sim.huggingface import load_config, read_config
 from sim.model import GroupedQueryAttention
 
@@ -33,7 +34,7 @@ def test_an_empty_config_names_every_missing_key_at_once():
 def test_a_wrong_number_names_key_rule_and_value(key, value):
     message = problems(SMALL | {key: value})[key]
     assert "must be a whole number from 1 to" in message
-    assert f"is {value!r}" in message
+    assert f"is {show(value)}" in message
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_a_wrong_number_names_key_rule_and_value(key, value):
         ({"num_attention_heads": 6}, "head_dim", "64 (hidden size) is not a multiple of 6 heads"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings", "must be true or false, is 'yes'"),
         ({"model_type": 3}, "model_type", "must be a string, is 3"),
-        ({"quantization_config": []}, "quantization_config", "must be an object, is []"),
+        ({"quantization_config": []}, "quantization_config", "must be an object, is a list of 0"),
         ({"text_config": 7}, "text_config", "must be an object, is 7"),
         ({"layer_types": ["full_attention"]}, "layer_types", "8 entries, one per layer, is a list of 1"),
         ({"layer_types": [1] * 8}, "layer_types", "each entry must be"),
@@ -103,7 +104,7 @@ def test_a_config_that_is_no_object_is_a_model_error(config):
     [
         (b"", "is empty"),
         (b"  \n", "is empty"),
-        (b"[1, 2]", "must hold one JSON object, holds [1, 2]"),
+        (b"[1, 2]", "must hold one JSON object, holds a list of 2"),
         (b'{"a": 1,\n "b": }', ":2:7: is not JSON: Expecting value"),
         (b"\xef\xbb\xbf{}", "starts with a byte-order mark"),
         (b'{"hidden_size": 1, "hidden_size": 2}', "hidden_size: stands twice in one object"),
@@ -124,7 +125,9 @@ def test_a_file_that_is_no_config_says_why(content, message, tmp_path):
     assert str(caught.value).startswith(str(path))
 
 
-@pytest.mark.parametrize(("name", "message"), [("gone.json", "No such file"), (".", "is a folder"), ("a\0b", "null")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("gone.json", "no such file"), (".", "is a directory"), ("a\0b", "null")]
+)
 def test_a_path_that_is_no_file_says_why(name, message, tmp_path):
     with pytest.raises(ModelError, match=message):
         load_config(tmp_path / name)
