@@ -157,11 +157,12 @@ def models(draw, kinds=("gqa", "windowed", "mla"), layers: int = 3) -> Model:
 
 
 DEGREES = (1, 2, 3, 4, 6, 8)
+KINDS = ("tp", "attention_dp", "wide_ep", "kvp", "dcp", "helix")
 
 
 @st.composite
-def layouts(draw, of: Model, kinds=("tp", "attention_dp", "wide_ep", "kvp", "dcp", "helix"), extra: bool = True):
-    """Layouts that exist for a model, with every switch of every strategy."""
+def layouts(draw, of: Model, kinds=KINDS, extra: bool = True, pipelines: bool = True) -> Strategy:
+    """Layouts that exist for a model, with every switch of every strategy; ``extra``: and of the base class."""
     kind = draw(st.sampled_from([k for k in kinds if k != "wide_ep" or any(layer.ffn == MOE for layer in of.kinds)]))
     degree = st.sampled_from(DEGREES)
     degrees: dict[str, object] = {}
@@ -191,7 +192,7 @@ def layouts(draw, of: Model, kinds=("tp", "attention_dp", "wide_ep", "kvp", "dcp
         degrees["ownership"] = draw(st.sampled_from(("round_robin", "prompt_decode", "contiguous")))
         degrees["block"] = draw(st.sampled_from((1, 16, 32)))
     if extra:
-        degrees["pp"] = draw(st.sampled_from((1, 1, 2))) if of.layers > 1 else 1
+        degrees["pp"] = draw(st.sampled_from((1, 1, 2))) if pipelines and of.layers > 1 else 1
         degrees["replicas"] = draw(st.sampled_from((1, 1, 2)))
         degrees["two_batch_overlap"] = draw(st.booleans())
         degrees["stage_split"] = draw(st.sampled_from(("vllm", "trtllm")))

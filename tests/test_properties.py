@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from strategies_for_tests import DEGREES, evaluate, gqa, lane, layouts, machine, model, models, placement, workloads
 
@@ -30,7 +34,9 @@ CLOSE = {"rel": 1e-9, "abs": 0.0}
 def placements(draw, **options) -> Placement:
     """A model with a layout that exists for it."""
     found = draw(models())
-    return Placement(found, draw(layouts(found, **options)), Precision())
+    strategy = draw(layouts(found, **options))
+    note(f"{found.name}: {strategy.kind} {strategy!r}")
+    return Placement(found, strategy, Precision())
 
 
 # -- what is held -------------------------------------------------------------------------------------------
@@ -105,7 +111,7 @@ def test_slices_of_every_weight_cover_it(placed):
                 assert sum(math.prod(n for _, n in s) for s in slices) == math.prod(dim.size for dim in dims)
 
 
-@given(placements(), workloads())
+@given(placements(pipelines=False), workloads())
 @FEW
 def test_held_is_unique_times_duplication(placed, work):
     report = evaluate(placed, work).report()
@@ -115,6 +121,25 @@ def test_held_is_unique_times_duplication(placed, work):
     assert sum(group.count for group in report.ranks) == report.gpus / placed.strategy.replicas
     total = sum(group.count * group.weights_bytes for group in report.ranks)
     assert total * placed.strategy.replicas == report.weights.held_bytes
+
+
+def test_the_same_scenario_gives_the_same_bytes_in_every_process():
+    """Twice in one process, and in others whose hashes of text differ."""
+    code = (
+        "from sim import compare, load; from sim.export import to_json; s = load('deepseek_r1_8xh200');"
+        "a = to_json(compare(s)); b = to_json(compare(s)); assert a == b; print(a)"
+    )
+    root = str(Path(__file__).parent.parent)
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "4242")
+    }
+    assert len(answers) == 1
 
 
 # -- what is sent -------------------------------------------------------------------------------------------
@@ -210,9 +235,14 @@ _MACHINES = {what: _faster(what) for what in ("bandwidth", "peak", "links", "lau
 @given(placements(), st.integers(1, 40), st.integers(4, 3000), st.integers(1, 3), st.data())
 @FEW
 def test_more_work_is_never_faster(placed, batch, context, query_tokens, data):
-    """A longer cache, more tokens a sequence, and (without a pipeline, which fills with batches) more sequences."""
+    """A longer cache, more tokens a sequence, and (without a pipeline, which fills with batches) more sequences.
+
+    Ranks that share a sequence's tokens take turns in writing the newest one, so caches are compared at the same turn.
+    """
     first = evaluate(placed, Workload(batch=batch, context=context, query_tokens=query_tokens)).step().seconds
-    longer = context + data.draw(st.integers(1, 3000))
+    cut = placed.cut
+    turn = cut.ownership.block * cut.kv_ranks if cut.kv_ranks > 1 else 1
+    longer = context + turn * data.draw(st.integers(1, 3000 // turn + 1))
     more = [Workload(batch=batch, context=longer, query_tokens=query_tokens)]
     more.append(Workload(batch=batch, context=context, query_tokens=query_tokens + 1))
     if placed.strategy.pp == 1:
@@ -222,10 +252,10 @@ def test_more_work_is_never_faster(placed, batch, context, query_tokens, data):
         assert evaluate(placed, work).step().seconds >= first * (1 - 1e-12), work
 
 
-@given(placements(), workloads(), st.permutations(range(9)))
+@given(placements(pipelines=False), workloads(), st.permutations(range(9)))
 @FEW
-def test_equal_sequences_in_any_order_take_as_much_memory(placed, work, order):
-    """One group: the order of a ragged batch decides who serves which sequence, and nothing else."""
+def test_the_order_of_a_ragged_batch_does_not_change_what_one_group_holds(placed, work, order):
+    """Where there are several groups, it decides which of them serves a sequence."""
     if not isinstance(work.context, tuple) or placed.cut.sequence_groups * placed.strategy.replicas > 1:
         return
     shuffled = tuple(work.context[i] for i in order if i < len(work.context))
