@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import isfile
 from pathlib import Path
 
 from sim.errors import Problem, ScenarioError
@@ -32,10 +33,10 @@ def find_scenario(name: str | Path) -> Path:
         If there is neither; lists the shipped scenarios.
     """
     path = Path(name)
-    if path.suffix or len(path.parts) > 1 or path.is_file():
+    if path.suffix or len(path.parts) > 1 or isfile(path):
         return path
     known = scenario_names()
     if str(name) in known:
         return _folder() / f"{name}.yaml"
     text = "is neither a file nor a shipped scenario"
-    raise ScenarioError(Problem(f"{text}; {suggest(name, known)}shipped: {', '.join(known)}", where=str(name)))
+    raise ScenarioError(Problem(f"{text}; {suggest(name, known)}shipped: {', '.join(known)}", where=str(name) or "''"))

@@ -26,11 +26,8 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return (
-            "no keys"
-            if not value
-            else f"keys ({', '.join(str(k)[:20] for k in list(value)[:4])}{', ...' * (len(value) > 4)})"
-        )
+        named = ", ".join(str(k)[:20] for k in list(value)[:4])
+        return f"keys ({named}{', ...' * (len(value) > 4)})" if value else "{}"
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}" if len(value) != 1 else "a list"
     if isinstance(value, int) and abs(value) >= 10**LONGEST:

@@ -1,7 +1,8 @@
 """Names that users may extend: built-in classes by lazy import, others through entry points.
 
 A built-in name never touches the entry points (looking them up costs about 30 ms), so no plug-in can replace
-or break one. A plug-in that cannot be loaded warns and the others go on.
+or break one. A plug-in that cannot be loaded warns and the others go on; one that fails later is named by
+``failure_of_plug_in``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from sim.errors import InputError, Problem
 from sim.explain import show, suggest
 
 T = TypeVar("T")
+_LONGEST = 300
 
 
 class PluginWarning(UserWarning):
@@ -28,7 +33,48 @@ class PluginWarning(UserWarning):
 @lru_cache(maxsize=16)
 def _entries(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Entry points of a group; ``path`` is only the key under which the slow look-up is remembered."""
-    return tuple(sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)))
+    try:
+        return tuple(sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)))
+    except Exception as error:  # whatever the metadata of a stranger's package makes of the reader
+        warnings.warn(f"no plug-in can be used: {_short(error)}", PluginWarning, stacklevel=2)
+        return ()
+
+
+_IN_USE: dict[type, str] = {}
+"""Every class that a plug-in has lent us, and what to call that plug-in."""
+
+
+def _short(error: BaseException) -> str:
+    """Type and text of a stranger's error, on one line."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an error whose text is an error
+        text = ""
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def failure_of_plug_in(error: BaseException) -> str:
+    """Say which plug-in was at work when ``error`` was raised, where, and what happened; empty if none was."""
+    lines = dict(walk_tb(error.__traceback__))
+    frames = list(lines)[::-1]
+    for frame in frames if _IN_USE else ():
+        cls = _plug_in_at_work(frame)
+        if cls:
+            inside = next((f for f in frames if f.f_globals.get("__name__") == cls.__module__), frames[0])
+            place = f"{Path(inside.f_code.co_filename).name}, line {lines[inside]}"
+            return f"{_IN_USE[cls]} failed: {_short(error)} ({place})"
+    return ""
+
+
+def _plug_in_at_work(frame: FrameType) -> type | None:
+    """The plug-in's class that a frame runs on: a variable of it, or of what a variable holds directly."""
+    values = list(frame.f_locals.values())
+    for value in values + [inner for v in values for inner in getattr(v, "__dict__", {}).values()]:
+        for cls in value.__mro__ if isinstance(value, type) else type(value).__mro__:
+            if cls in _IN_USE:
+                return cls
+    return None
 
 
 def _origin(entry: EntryPoint) -> str:
@@ -94,7 +140,9 @@ class Registry(Generic[T]):
             if entry.name == name:
                 if fault := self._fault(entry):
                     raise self.error(Problem(f"plug-in {_origin(entry)} cannot be used: {fault}", self.noun))
-                return self._checked(entry.load(), name)
+                cls = self._checked(entry.load(), name)
+                _IN_USE[cls] = f"{self.noun} plug-in {_origin(entry)}"
+                return cls
         known = self.names()
         text = f"{show(name)} is not installed; {suggest(name, known)}known: {', '.join(known)}"
         raise self.error(Problem(text, self.noun))
@@ -106,8 +154,8 @@ class Registry(Generic[T]):
         """Say why a plug-in cannot be used; empty if it can."""
         try:
             self._checked(entry.load(), entry.name)
-        except Exception as error:  # whatever a stranger's module raises on import
-            return f"{type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # whatever a stranger's module raises on import
+            return _short(error)
         return ""
 
     def _checked(self, found: Any, name: str) -> type[T]:

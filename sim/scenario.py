@@ -55,7 +55,7 @@ class Scenario(Noun):
     @classmethod
     def _printable(cls, value: str, info: ValidationInfo) -> str:
         lines = value.split("\n") if info.field_name == "description" else [value]
-        if not all(line.isprintable() for line in lines):
+        if not all(line.isprintable() for line in lines) or value.isspace():
             raise ValueError("must be printable text" + " on one line" * (info.field_name == "name"))
         return value
 

@@ -11,7 +11,9 @@ from sim.catalog_models import load_model
 from sim.catalog_strategies import parse_layout, spellings
 from sim.catalog_topologies import parse_topology
 from sim.errors import InputError, Problem
-from sim.explain import read, show
+from sim.explain import read, show, suggest
+from sim.fabric import Fabric
+from sim.formats import FORMATS
 from sim.hardware import Gpu
 from sim.model import Model
 from sim.noun import Noun
@@ -23,6 +25,7 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Noun)
 MOST_GPUS_BUILT = 1024
 """Larger machines are not built only to see whether they can be."""
+_KERNELS = Path(__file__).parent / "data" / "kernels"
 
 
 class Parts:
@@ -63,12 +66,17 @@ class Parts:
         """Return model, gpu, topology, workload, precision, layouts; ``None`` for what is absent or wrong."""
         model = self.part("model", data.get("model"), lambda v: noun(Model, v, lambda n: load_model(n, self.base)))
         gpu = self.part("gpu", data.get("gpu"), lambda v: noun(Gpu, v, load_gpu))
-        wanted = data.get("topology") or (default_topology(gpu) if gpu else None)
+        for problem in _unusable(model, gpu):
+            self.note(problem)
+        wanted = data.get("topology")
+        if wanted is None and gpu:
+            wanted = default_topology(gpu)
         topology = self.part("topology", wanted, parse_topology)
         if gpu and topology and topology.gpu_count <= MOST_GPUS_BUILT:
-            self.part("topology", topology, lambda machine: machine.build(gpu))
+            self.part("topology", topology, lambda machine: _build(machine, gpu))
         workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))
-        precision = self.part("precision", data.get("precision") or {}, lambda v: _precision(v, model))
+        said = data.get("precision")
+        precision = self.part("precision", {} if said is None else said, lambda v: _precision(v, model))
         layouts = self._layouts(data.get("layouts"))
         phase = workload.phase if workload else "decode"
         for problem in layout_problems(layouts, model, phase, topology):
@@ -89,7 +97,7 @@ class Parts:
         if not isinstance(value, (list, tuple)) or not value:
             self.note(Problem(f"must be a list such as [{{strategy: tp, tp: 8}}], not {show(value)}", "layouts"))
             return [None]
-        return [self.part(f"layouts.{i}", item or {}, _layout) for i, item in enumerate(value)]
+        return [self.part(f"layouts.{i}", {} if item is None else item, _layout) for i, item in enumerate(value)]
 
 
 def default_topology(gpu: Gpu) -> str:
@@ -122,7 +130,7 @@ def layout_problems(
             if gpus > have:
                 text = f"needs {gpus} GPUs, the topology ({topology.kind}) has {have}"
                 yield Problem(f"{text}; choose smaller degrees or a larger topology", key)
-        if not layout.label.isprintable():
+        if not layout.label.isprintable() or layout.label.isspace():
             yield Problem("must be printable text on one line", f"{key}.tag")
         first = seen.setdefault(layout.label, i)
         if first != i:
@@ -140,6 +148,30 @@ def noun(cls: type[N], value: Any, load: Callable[[str], N] | None = None) -> N:
         example = "a name" if load else f"keys such as {next(iter(cls.model_fields))}"
         raise InputError(f"must be {example}, not {show(value)}")
     return read(cls, value)
+
+
+def _unusable(model: Model | None, gpu: Gpu | None) -> Iterator[Problem]:
+    """Yield what names something that does not exist, or cannot be printed."""
+    for key, noun_ in (("model", model), ("gpu", gpu)):
+        if noun_ and not noun_.name.isprintable():
+            yield Problem("must be printable text on one line", f"{key}.name")
+    if model and model.quantisation not in (None, *FORMATS):
+        text = f"{show(model.quantisation)} is not a number format; choose one of {', '.join(FORMATS)}"
+        yield Problem(text, "model.quantisation")
+    fitted = sorted(path.stem for path in _KERNELS.glob("*.yaml"))
+    if gpu and gpu.constants not in fitted:
+        text = f"{show(gpu.constants)} has no fitted constants; {suggest(gpu.constants, fitted)}known: "
+        yield Problem(text + ", ".join(fitted), "gpu.constants")
+
+
+def _build(machine: Topology, gpu: Gpu) -> Fabric:
+    """Build a machine, to see whether it can be built of this GPU. A plug-in may return anything."""
+    fabric = machine.build(gpu)
+    if not isinstance(fabric, Fabric):
+        raise TypeError(f"build returned {show(fabric)} instead of a Fabric")
+    if len(fabric) != machine.gpu_count:
+        raise TypeError(f"build connects {len(fabric)} GPUs, gpu_count says {machine.gpu_count}")
+    return fabric
 
 
 def _layout(value: Any) -> Strategy:

@@ -5,7 +5,7 @@ the spine, or reaches the right rail over NVLink inside the server first.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -100,7 +100,7 @@ class Cluster(Topology):
     node: InnerTopology = Field(default="hgx", validate_default=True)
     nics_per_node: int | None = Field(default=None, ge=1)
     nic: Rate = NIC
-    latency: Seconds = LATENCY
+    latency: Annotated[Seconds, Field(le=1)] = LATENCY
     network: Literal["ib", "ethernet"] = "ib"
     oversubscription: float = Field(default=1.0, ge=1)
 
