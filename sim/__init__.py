@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.errors import InputError, ScenarioError, ShardwiseError
     from sim.report import LayoutReport, Report
-    from sim.run import compare, load, simulate
+    from sim.run import compare, load, prove, simulate
     from sim.scenario import Scenario, parse_scenario
     from sim.strategy import Strategy
 
@@ -30,13 +30,14 @@ __all__ = [
     "compare",
     "load",
     "parse_scenario",
+    "prove",
     "simulate",
 ]
 
 _HOMES = {
     "sim.errors": ("InputError", "ScenarioError", "ShardwiseError"),
     "sim.report": ("LayoutReport", "Report"),
-    "sim.run": ("compare", "load", "simulate"),
+    "sim.run": ("compare", "load", "prove", "simulate"),
     "sim.scenario": ("Scenario", "parse_scenario"),
     "sim.strategy": ("Strategy",),
 }

@@ -1,7 +1,8 @@
 """The command ``shardwise``.
 
 Commands only read their arguments and return what is to be done; ``execute`` does it, prints the text and turns
-errors into exit codes: 0 done, 2 wrong input (each problem on its own line of stderr), 130 interrupted, 1 a bug.
+errors into exit codes: 0 done, 1 a proof that fails or a bug, 2 wrong input (each problem on its own line of stderr),
+130 interrupted.
 Everything heavy is imported inside the commands, so that ``--help`` is quick.
 """
 
@@ -20,8 +21,8 @@ import typer
 from sim import __version__
 from sim.errors import FloorError, InputError, Problem, ProgramError
 
-Action = Callable[[], str]
-"""What a command does when it runs; returns the text for stdout."""
+Action = Callable[[], str | tuple[str, int]]
+"""What a command does when it runs; returns the text for stdout, and the exit code if it is not 0."""
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """Wrong arguments. typer brings click along in some versions and depends on it in others."""
 
@@ -30,6 +31,7 @@ Examples:
   shardwise list scenarios
   shardwise compare qwen3_235b_8xh200
   shardwise run qwen3_235b_8xh200 --layout tp8
+  shardwise prove qwen3_235b_8xh200
   shardwise compare my.yaml --json --out results
 """
 
@@ -137,6 +139,23 @@ def run(
     return lambda: _answer(file, layout, json, csv, out, granularity)
 
 
+@app.command(
+    short_help="Prove the layouts of a scenario by executing them.",
+    epilog="Example: shardwise prove qwen3_235b_8xh200 --layout tp8",
+)
+def prove(
+    file: File,
+    layout: Annotated[str | None, typer.Option("--layout", metavar="TAG", help="Only this layout.")] = None,
+    json: Json = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights and tokens.")] = 0,
+) -> Action:
+    """Execute every layout on a small model of the same shape, and count what it really holds and sends.
+
+    Exit code 1 if a result differs from the unsharded reference, or a byte from what the report claims.
+    """
+    return lambda: _prove(file, layout, json, seed)
+
+
 @app.command(short_help="Say what is wrong with scenario files.", epilog="Example: shardwise check scenarios/*.yaml")
 def check(files: Annotated[list[str], typer.Argument(metavar="FILE...", autocompletion=_complete_file)]) -> Action:
     """Read scenario files and report everything that is wrong with them."""
@@ -199,6 +218,22 @@ def _answer(
     from sim.render_layout import render_layout
 
     return render_layout(report, tag, width, color)
+
+
+def _prove(file: str, tag: str | None, json: bool, seed: int) -> tuple[str, int]:
+    from sim.run import load, prove
+
+    scenario = load(file)
+    if tag is not None:
+        scenario = scenario.model_copy(update={"layouts": (scenario.layout(tag),)})
+    proofs = prove(scenario, seed)
+    failed = int(not all(proof.ok for proof in proofs.layouts))
+    if json:
+        return proofs.model_dump_json(indent=2) + "\n", failed
+    from sim.render_prove import render_prove
+
+    width, color = _terminal()
+    return render_prove(proofs, width, color), failed
 
 
 def _check(files: list[str]) -> str:
@@ -265,7 +300,9 @@ def execute(arguments: list[str]) -> int:
         try:
             action = app(arguments, prog_name="shardwise", standalone_mode=False)
             if callable(action):
-                sys.stdout.write(action())
+                answer = action()
+                text, action = answer if isinstance(answer, tuple) else (answer, 0)
+                sys.stdout.write(text)
             sys.stdout.flush()
         except UsageError as error:
             error.message = error.message.removeprefix("Value error, ")

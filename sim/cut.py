@@ -112,6 +112,15 @@ class Cut:
             return tuple(slot % experts for slot in range(slots))
         return tuple(e % experts for rank in range(ranks) for e in range(rank, slots, ranks))
 
+    def slot_owner(self, experts: int) -> tuple[int, ...]:
+        """The first rank that holds each slot."""
+        dim = self.dim("experts", experts)
+        owner = [-1] * dim.size
+        for rank in reversed(range(self.mesh.size)):
+            start, count = self.range(dim, rank)
+            owner[start : start + count] = [rank] * count
+        return tuple(owner)
+
     def range(self, dim: Dim, rank: int) -> tuple[int, int]:
         """Start and length of the global indices of ``dim`` that ``rank`` holds."""
         if not dim.axes:

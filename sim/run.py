@@ -1,4 +1,4 @@
-"""The three things people do: load a scenario, simulate one layout, compare all of them."""
+"""What people do: load a scenario, simulate one layout, compare all of them, prove them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from sim.evaluate import Evaluation
 from sim.findings import findings, left_out
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
+from sim.noun import Noun
 from sim.placement import Placement
+from sim.prove.result import Proof
 from sim.report import LayoutReport, Report
 from sim.scenario import Scenario, load_scenario
 from sim.step import Machine
@@ -76,6 +78,24 @@ def compare(scenario: Scenario) -> Report:
         assumptions=assumptions(scenario),
         resolved=scenario.resolved(),
     )
+
+
+class Proofs(Noun):
+    """The proof of every layout of a scenario."""
+
+    scenario: str
+    version: str
+    layouts: tuple[Proof, ...]
+
+
+def prove(scenario: Scenario, seed: int = 0) -> Proofs:
+    """Execute every layout of a scenario on a small instance; see ``sim.prove``."""
+    from sim import __version__
+    from sim.prove import prove as prove_layout
+
+    work = scenario.workload
+    proofs = [prove_layout(scenario.model, s, scenario.precision, work.phase, seed) for s in scenario.layouts]
+    return Proofs(scenario=scenario.name, version=__version__, layouts=tuple(proofs))
 
 
 def assumptions(scenario: Scenario) -> dict[str, str]:

@@ -4,6 +4,7 @@
 ``communicate`` the executable forms of the operations, ``reference`` the unsharded step, ``account`` the bytes.
 """
 
-from sim.prove.proof import Proof, prove
+from sim.prove.proof import prove
+from sim.prove.result import Proof
 
 __all__ = ["Proof", "prove"]

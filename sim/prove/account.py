@@ -16,6 +16,7 @@ from sim.program import CommunicationOp, Program, Segment
 from sim.prove.batch import Batch
 from sim.prove.execute import Execution
 from sim.prove.reference import Reference
+from sim.prove.world import Replicas
 from sim.workload import Precision
 
 Copies = Callable[[CommunicationOp], int]
@@ -154,21 +155,16 @@ def copies_of(cut: Cut, batch: Batch, chosen: np.ndarray[Any, np.dtype[np.int64]
     def copies(op: CommunicationOp) -> int:
         assert isinstance(op, (Dispatch, Combine))
         assert chosen is not None
-        table = cut.slot_table(op.ffn.experts)
-        homes: dict[int, list[int]] = {}
-        for slot, expert in enumerate(table):
-            homes.setdefault(expert, []).append(slot)
-        owner = [0] * len(table)
-        for r in range(cut.mesh.size):
-            start, count = cut.range(cut.dim("experts", op.ffn.experts), r)
-            owner[start : start + count] = [r] * count
-        tokens = op.inputs[0] if isinstance(op, Dispatch) else op.outputs[0]
-        total = 0
-        for source in [rank] if isinstance(op, Dispatch) else [r for r in range(cut.mesh.size) if r != rank]:
-            for row in batch.rows(tokens, source).tolist():
-                targets = [owner[homes[e][row % len(homes[e])]] for e in chosen[row].tolist()]
-                wanted = [t for t in targets if (t != rank if isinstance(op, Dispatch) else t == rank)]
-                total += len(wanted) if op.per_expert else len(set(wanted))
-        return total
+        homes = Replicas.of(cut.slot_table(op.ffn.experts), op.ffn.experts)
+        owner = np.array(cut.slot_owner(op.ffn.experts))
+        out = isinstance(op, Dispatch)
+        tokens = op.inputs[0] if out else op.outputs[0]
+        sources = [rank] if out else [r for r in range(cut.mesh.size) if r != rank]
+        rows = np.concatenate([batch.rows(tokens, source) for source in sources])
+        targets = np.sort(owner[homes.choose(chosen[rows], rows)], axis=1)
+        counted = targets != rank if out else targets == rank
+        if not op.per_expert:  # one copy per rank, however many of a token's experts it holds
+            counted[:, 1:] &= targets[:, 1:] != targets[:, :-1]
+        return int(counted.sum())
 
     return copies

@@ -174,17 +174,8 @@ def _(op: ops.Experts, rank: Rank, world: World) -> None:
 
 def route(logits: Piece, world: World, ffn: MoeFfn) -> Routed:
     """The slots that each row goes to: its top experts, each replica in turn by row number."""
-    table = np.array(world.cut.slot_table(ffn.experts))
     chosen, weights = top_k(logits.array, ffn.top_k)
-    slots = np.empty_like(chosen)
-    homes = [np.flatnonzero(table == e) for e in range(ffn.experts)]
-    for i, row in enumerate(logits.rows):
-        for j, expert in enumerate(chosen[i]):
-            home = homes[int(expert)]
-            if not len(home):
-                raise ProofError(f"layer {world.layer}: no rank holds expert {int(expert)}")
-            slots[i, j] = home[int(row) % len(home)]
-    return Routed(slots, weights)
+    return Routed(world.homes(ffn.experts).choose(chosen, logits.rows), weights)
 
 
 @compute.register

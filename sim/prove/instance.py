@@ -60,7 +60,7 @@ def scaled(model: Model, strategy: Strategy) -> Model:
     cut = cut_of(strategy, model)
     ranks = cut.mesh.size
     vocabulary = cut.mesh.count(cut.axes("vocab"))
-    each = 1 if len(model.runs) > 3 else 2
+    each = 2 if ranks * len(model.runs) <= 32 else 1
     runs = []
     for count, layer in model.runs[:6]:
         small = Layer(attention=_attention(layer.attention), ffn=_ffn(layer.ffn, cut))

@@ -6,18 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
-from pydantic import Field
 
 from sim.errors import InputError
 from sim.lower import cut_of
 from sim.model import Model
-from sim.noun import Noun
 from sim.placement import Placement
 from sim.prove import account
 from sim.prove.batch import Batch, Rows
 from sim.prove.execute import Execution
 from sim.prove.instance import describe, scaled, small_blocks
 from sim.prove.reference import Reference
+from sim.prove.result import Proof
 from sim.prove.weights import Array, Weights
 from sim.prove.world import Entries, ProofError
 from sim.strategy import Strategy
@@ -26,27 +25,6 @@ from sim.workload import Phase, Precision
 TOLERANCE = 1e-10
 STEPS = (1, 1, 3, 2)
 """Query tokens of the decode steps that are run one after the other."""
-
-
-class Proof(Noun):
-    """What executing one layout showed. Bytes are those of the small instance, over all ranks and steps."""
-
-    tag: str
-    strategy: str
-    ok: bool
-    max_relative_error: float
-    held_bytes: int
-    claimed_held_bytes: int
-    sent_bytes: int
-    claimed_sent_bytes: int
-    duplication_counted: float
-    duplication_claimed: float
-    difference: str = ""
-    """The first thing that differs: rank, layer, tensor or operation, and element."""
-    ranks: int = 0
-    steps: int = 0
-    scaling: dict[str, str] = Field(default_factory=dict)
-    """What was scaled down, and what stayed."""
 
 
 class _Tally:

@@ -32,6 +32,31 @@ class Routed(NamedTuple):
     weights: Array  # (rows, top_k)
 
 
+class Replicas(NamedTuple):
+    """The slots that hold each expert, and how many there are: which copy a token goes to is its number modulo that."""
+
+    slots: np.ndarray[Any, np.dtype[np.int64]]  # (experts, most copies)
+    copies: np.ndarray[Any, np.dtype[np.int64]]  # (experts,)
+
+    @classmethod
+    def of(cls, table: tuple[int, ...], experts: int) -> Replicas:
+        """From the expert in each slot."""
+        homes: list[list[int]] = [[] for _ in range(experts)]
+        for slot, expert in enumerate(table):
+            homes[expert].append(slot)
+        most = max(map(len, homes))
+        padded = np.array([h + [-1] * (most - len(h)) for h in homes], np.int64)
+        return cls(padded, np.array([len(h) for h in homes], np.int64))
+
+    def choose(self, experts: np.ndarray[Any, Any], rows: Rows) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The slot of each choice: (rows, top_k). Raises ``ProofError`` for an expert that is in no slot."""
+        count = self.copies[experts]
+        if experts.size and count.min() == 0:
+            raise ProofError(f"no rank holds expert {int(experts[count == 0][0])}")
+        found: np.ndarray[Any, np.dtype[np.int64]] = self.slots[experts, rows[:, None] % np.maximum(count, 1)]
+        return found
+
+
 class Sent(NamedTuple):
     """Rows that dispatch brought to a rank: from whom, and for which slots."""
 
@@ -111,6 +136,14 @@ class World:
     layer: int = -1
     ids: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     """Token id of every row."""
+    replicas: dict[int, Replicas] = field(default_factory=dict)
+    """Where the copies of each expert are, by number of experts."""
+
+    def homes(self, experts: int) -> Replicas:
+        """The slots of every expert under the layout's slot table."""
+        if experts not in self.replicas:
+            self.replicas[experts] = Replicas.of(self.cut.slot_table(experts), experts)
+        return self.replicas[experts]
 
     def put(self, op: Op, rank: Rank, value: Value, piece: Piece) -> None:
         """Store what an operation made, after checking it against the value's type.
