@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sim import compare, load
 from sim.cut import Cut
 from sim.errors import ProgramError
 from sim.lower import lower
+from sim.render_table import render
 from sim.testing import SAMPLE_MODELS
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
@@ -60,6 +62,13 @@ def test_its_strategy_holds_every_token_once(readme):
     cut = readme.SharedTokens(ranks=4).cut(SAMPLE_MODELS["gqa"])
     assert isinstance(cut, Cut)
     assert [cut.ownership.held(10, 4, r) for r in range(4)] == [3, 3, 2, 2]
+
+
+def test_its_picture_is_what_the_command_prints():
+    shown = re.search(r"```text\n(.*?)```", README, re.DOTALL).group(1).splitlines()
+    printed = render(compare(load("qwen3_235b_8xh200")), 120).splitlines()
+    assert len(shown) > 15
+    assert [line for line in shown if line not in printed] == []
 
 
 def test_its_two_commands_are_the_ones_that_ci_runs():
