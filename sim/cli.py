@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -237,6 +238,7 @@ def _prove(file: str, tag: str | None, json: bool, seed: int) -> tuple[str, int]
 
 
 def _check(files: list[str]) -> str:
+    from sim.plugins import failure_of_plug_in
     from sim.run import load
 
     lines: list[str] = []
@@ -246,9 +248,13 @@ def _check(files: list[str]) -> str:
             scenario = load(file)
         except InputError as error:
             problems += error.problems
+        except (Exception, SystemExit) as error:
+            if not (failure := failure_of_plug_in(error)):
+                raise
+            problems.append(Problem(failure, where=file))
         else:
             tags = ", ".join(layout.label for layout in scenario.layouts)
-            lines.append(f"{file}: ok, {len(scenario.layouts)} layouts: {tags}\n")
+            lines.append(f"{printable(file)}: ok, {len(scenario.layouts)} layouts: {tags}\n")
     if problems:
         sys.stdout.write("".join(lines))
         raise InputError(problems)
@@ -260,11 +266,13 @@ def _import_model(config: Path, output: Path | None, name: str | None, force: bo
     from sim.huggingface import load_config
     from sim.listing import compact
 
-    model = load_config(config / "config.json" if config.is_dir() else config)
+    if name and not name.isprintable():
+        raise InputError("--name: must be printable text on one line")
+    model = load_config(config / "config.json" if os.path.isdir(config) else config)
     text = to_yaml(compact(model.model_copy(update={"name": name}) if name else model))
     if output is None:
         return text
-    if output.exists() and not force:
+    if os.path.exists(output) and not force:
         raise InputError(f"{output}: exists already; choose another name or add --force")
     (written,) = write_files(output.parent, {output.name: text})
     print(f"wrote {written}", file=sys.stderr)
@@ -282,7 +290,51 @@ def _terminal() -> tuple[int, bool]:
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    _complain(f"warning: {printable(str(message))}")
+
+
+def printable(text: str) -> str:
+    """Write what would move the cursor, colour the terminal or start a line as its escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _complain(line: str) -> None:
+    with suppress(OSError):  # nobody can be told that stderr is full
+        print(line, file=sys.stderr)
+
+
+def _open_streams() -> None:
+    """A stream that the shell has closed becomes one that swallows; no character may stop the printing."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode still shows the figures
+
+
+def _close_stdout() -> None:
+    """Whoever reads stdout has seen enough, or its disk is full; Python must not complain again when it exits."""
+    with suppress(OSError, ValueError):  # ValueError: not a real file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _failed(error: BaseException) -> int | None:
+    """Say what a failure that nobody foresaw comes from, and return the exit code; ``None`` if it is our own bug."""
+    from sim.plugins import failure_of_plug_in
+
+    if failure := failure_of_plug_in(error):
+        _complain(printable(failure))
+        return 1
+    if isinstance(error, (ProgramError, FloorError)):
+        _complain(f"a bug in the simulator or in a strategy: {error}")
+        return 1
+    if isinstance(error, OSError):
+        _close_stdout()
+        place = printable(str(error.filename)) if error.filename else "stdout"
+        _complain(f"{place}: {(error.strerror or str(error)).lower()}")
+        return 2
+    return None
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -292,9 +344,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def execute(arguments: list[str]) -> int:
     """Run the command line; return the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode still shows the figures
+    _open_streams()
     with warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
@@ -309,16 +359,17 @@ def execute(arguments: list[str]) -> int:
             error.show()
             return 2
         except InputError as error:
-            print("\n".join(map(str, error.problems)), file=sys.stderr)
+            _complain("\n".join(printable(str(p)) for p in error.problems))
             return 2
-        except (ProgramError, FloorError) as error:
-            print(f"a bug in the simulator or in a strategy: {error}", file=sys.stderr)
-            return 1
         except (KeyboardInterrupt, typer.Abort):
-            print("interrupted", file=sys.stderr)
+            _complain("interrupted")
             return 130
         except BrokenPipeError:
-            # whoever read stdout has seen enough; Python must not complain again when it flushes at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _close_stdout()
             return 141
+        except (Exception, SystemExit) as error:
+            code = _failed(error)
+            if code is None:
+                raise
+            return code
     return int(action) if isinstance(action, int) else 0

@@ -19,8 +19,10 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
 from sim.errors import InputError, Problem
-from sim.explain import show, suggest
+from sim.explain import explain, show, suggest
 
 T = TypeVar("T")
 _LONGEST = 300
@@ -48,6 +50,9 @@ def _short(error: BaseException) -> str:
     """Type and text of a stranger's error, on one line."""
     try:
         text = " ".join(str(error).split())
+        if isinstance(error, ValidationError):
+            key = ".".join(map(str, error.errors()[0]["loc"]))
+            text = f"{error.title} {key} {explain(error, BaseModel, None)[0].message}"
     except Exception:  # an error whose text is an error
         text = ""
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

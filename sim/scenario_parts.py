@@ -168,7 +168,7 @@ def _build(machine: Topology, gpu: Gpu) -> Fabric:
     """Build a machine, to see whether it can be built of this GPU. A plug-in may return anything."""
     fabric = machine.build(gpu)
     if not isinstance(fabric, Fabric):
-        raise TypeError(f"build returned {show(fabric)} instead of a Fabric")
+        raise TypeError(f"build returned {fabric!r} instead of a Fabric")
     if len(fabric) != machine.gpu_count:
         raise TypeError(f"build connects {len(fabric)} GPUs, gpu_count says {machine.gpu_count}")
     return fabric

@@ -208,6 +208,7 @@ class NoRescale(DecodeContextParallel):
 def test_a_missing_rescale_is_caught_by_the_numbers():
     proof = prove(GQA, NoRescale(tp=8, dcp=4))
     assert not proof.ok
+    assert proof.difference.startswith("stage 0 rank 0 layer 0 hidden state: element ")
     assert "the reference has" in proof.difference
 
 

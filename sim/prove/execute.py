@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from sim.prove.weights import Array, Weights
 from sim.prove.world import Piece, ProofError, Rank, World
 from sim.strategy import Strategy
 from sim.workload import Phase, Precision
+
+Watch = Callable[[Rank, int, Rows, Array], None]
 
 
 class Execution:
@@ -64,8 +66,11 @@ class Execution:
             return [name for n, name in weights_of(self.weights) if n == number]
         return list(dict.fromkeys(h.tensor.name for h in self.placement.held(stage) if h.tensor.part == "embeddings"))
 
-    def step(self, batch: Batch, ids: Rows) -> dict[tuple[int, int], tuple[Rows, Array]]:
-        """One step of one micro-batch through all stages; returns (stage, rank) -> rows and logits."""
+    def step(self, batch: Batch, ids: Rows, watch: Watch) -> dict[tuple[int, int], tuple[Rows, Array]]:
+        """One step of one micro-batch through all stages; returns (stage, rank) -> rows and logits.
+
+        ``watch`` is called with every rank's hidden states after every layer.
+        """
         self.worlds: list[World] = []
         for stage, ranks in enumerate(self.stages):
             world = World(self.cut, self.weights, ranks, batch, self.precision, ids=ids)
@@ -81,6 +86,10 @@ class Execution:
                 world.layer = number
                 segment = self.program.layers[self.weights.layers[number]]
                 carried = self._inside(world, segment, carried)
+                for rank in ranks:
+                    if rank.has(carried[0].only):
+                        y, residual = (rank.get(v) for v in carried)
+                        watch(rank, number, y.rows, y.array + residual.array)
             world.layer = -1
         self._inside(world, self.program.end, carried)
         logits = next(op.inputs[0] for op in self.program.end.ops if isinstance(op, Sample))

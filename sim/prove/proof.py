@@ -13,12 +13,12 @@ from sim.model import Model
 from sim.placement import Placement
 from sim.prove import account
 from sim.prove.batch import Batch, Rows
-from sim.prove.execute import Execution
+from sim.prove.execute import Execution, Watch
 from sim.prove.instance import describe, scaled, small_blocks
 from sim.prove.reference import Reference
 from sim.prove.result import Proof
 from sim.prove.weights import Array, Weights
-from sim.prove.world import Entries, ProofError
+from sim.prove.world import Entries, ProofError, Rank
 from sim.strategy import Strategy
 from sim.workload import Phase, Precision
 
@@ -123,6 +123,7 @@ class _Replica:
     def __init__(self, execution: Execution, numbers: Sequence[int], tally: _Tally, rng: np.random.Generator):
         self.execution, self.numbers, self.tally, self.rng = execution, list(numbers), tally, rng
         self.reference = Reference(execution.weights)
+        self.logits: Array = np.zeros((0, 0))
         self.micro = max(1, min(execution.strategy.pp, len(self.numbers)))
 
     def weights(self) -> None:
@@ -182,39 +183,53 @@ class _Replica:
         for micro in range(self.micro):
             batch = self._batch(phase, self.numbers[micro :: self.micro], lengths, new, generated)
             ids = self._ids(batch)
-            expected = self.reference.step(ids, batch.sequence_of, batch.position_of)
+            self.logits = self.reference.step(ids, batch.sequence_of, batch.position_of)
             for ranks in e.stages:
                 for rank in ranks:
                     rank.sent.clear()
-            self._compare(e.step(batch, ids), expected, batch)
+            self._compare(e.step(batch, ids, self._watch(batch)), batch)
             for count in tally.counts(account.sent(e, batch, self.reference.chosen)):
                 tally.sent += count.counted
                 tally.claimed_sent += count.claimed
         self._caches(phase, lengths, new, generated)
         tally.steps += 1
 
-    def _compare(self, found: dict[tuple[int, int], tuple[Rows, Array]], expected: Array, batch: Batch) -> None:
-        """Logits of every rank that has them."""
+    def _watch(self, batch: Batch) -> Watch:
+        """Compare hidden states after every layer, so that the first difference is found where it arises."""
+
+        def watch(rank: Rank, layer: int, rows: Rows, states: Array) -> None:
+            self._close(f"stage {rank.stage} rank {rank.number} layer {layer} hidden state", rows, states, layer, batch)
+
+        return watch
+
+    def _close(self, where: str, rows: Rows, found: Array, layer: int | None, batch: Batch) -> None:
+        """Compare (rows, features) with the reference's states of a layer, or with its logits."""
+        if not len(rows):
+            return
+        expected = self.logits if layer is None else self.reference.states[layer]
+        right = expected[rows]
+        error = float(np.abs(found - right).max() / np.abs(expected).max())
+        if layer is None or not error <= TOLERANCE:
+            self.tally.error = max(self.tally.error, error) if error == error else float("inf")
+        if not error <= TOLERANCE:
+            row, column = np.unravel_index(int(np.abs(found - right).argmax()), found.shape)
+            n, position = int(batch.sequence_of[rows[row]]), int(batch.position_of[rows[row]])
+            self.tally.differ(
+                f"{where}: element {int(column)} of token {position} of sequence {n} is {found[row, column]:.6g}, "
+                f"the reference has {right[row, column]:.6g}"
+            )
+
+    def _compare(self, found: dict[tuple[int, int], tuple[Rows, Array]], batch: Batch) -> None:
+        """Logits of every rank that has them; every row that needs them must be somewhere."""
         seen: set[int] = set()
         for (stage, rank), (rows, logits) in found.items():
             seen.update(rows.tolist())
-            if not len(rows):
-                continue
-            right = expected[rows]
-            error = float(np.abs(logits - right).max() / np.abs(expected).max())
-            self.tally.error = max(self.tally.error, error)
-            if not error <= TOLERANCE:
-                row, column = np.unravel_index(int(np.abs(logits - right).argmax()), logits.shape)
-                n = int(batch.sequence_of[rows[row]])
-                self.tally.differ(
-                    f"stage {stage} rank {rank} logits: token {int(column)} of sequence {n} is "
-                    f"{logits[row, column]:.6g}, the reference has {right[row, column]:.6g}"
-                )
-        wanted = {r for r, n in enumerate(batch.sequence_of) if batch.phase == "decode"} or {
-            r for r, n in enumerate(batch.sequence_of) if batch.position_of[r] == batch.lengths[int(n)] - 1
-        }
-        if missing := wanted - seen:
-            self.tally.differ(f"no rank has the logits of row {min(missing)}")
+            self._close(f"stage {stage} rank {rank} logits", rows, logits, None, batch)
+        ends = np.array([batch.lengths[int(n)] - 1 for n in batch.sequence_of])
+        wanted = range(len(ends)) if batch.phase == "decode" else np.flatnonzero(batch.position_of == ends).tolist()
+        if missing := set(wanted) - seen:
+            n = int(batch.sequence_of[min(missing)])
+            self.tally.differ(f"no rank has the logits of sequence {n}")
 
     def _caches(self, phase: Phase, lengths: dict[int, int], new: int, generated: int) -> None:
         """Account for the cache of all micro-batches, element by element."""

@@ -20,6 +20,8 @@ class Reference:
         self.w = weights
         self.keys: dict[tuple[int, int], Array] = {}
         self.values: dict[tuple[int, int], Array] = {}
+        self.states: dict[int, Array] = {}
+        """Hidden states of every row after each layer of the last step."""
         self.chosen: dict[int, Ints] = {}
         """Experts of every row of the last step, by layer: (rows, top_k)."""
 
@@ -34,6 +36,7 @@ class Reference:
             if layer.ffn:
                 x = rms(h, w[number, "ffn_norm"])
                 h = h + (self._experts(number, layer.ffn, x) if isinstance(layer.ffn, MoeFfn) else self._mlp(number, x))
+            self.states[number] = h
         head = w.get((-1, "lm_head"), w[-1, "embedding"])
         return rms(h, w[-1, "final_norm"]) @ head.T
 
