@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
-from sim.prove.result import Proof
+from sim.proof.result import Proof
 from sim.render_table import WIDEST, Column, bullets, table, to_text
 from sim.run import Proofs
 

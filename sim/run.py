@@ -13,7 +13,7 @@ from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
 from sim.noun import Noun
 from sim.placement import Placement
-from sim.prove.result import Proof
+from sim.proof.result import Proof
 from sim.report import LayoutReport, Report
 from sim.scenario import Scenario, load_scenario
 from sim.step import Machine
@@ -89,9 +89,9 @@ class Proofs(Noun):
 
 
 def prove(scenario: Scenario, seed: int = 0) -> Proofs:
-    """Execute every layout of a scenario on a small instance; see ``sim.prove``."""
+    """Execute every layout of a scenario on a small instance; see ``sim.proof``."""
     from sim import __version__
-    from sim.prove import prove as prove_layout
+    from sim.proof import prove as prove_layout
 
     work = scenario.workload
     proofs = [prove_layout(scenario.model, s, scenario.precision, work.phase, seed) for s in scenario.layouts]

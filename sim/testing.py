@@ -1,6 +1,6 @@
 """Conformance: what every strategy and every topology must satisfy, ours and anybody's.
 
-A strategy is also executed with real numbers (``sim.prove``), so a third party's is proved exact with the rest.
+A strategy is also executed with real numbers (``sim.proof``), so a third party's is proved exact with the rest.
 
 A plug-in's test suite calls ``check_strategy`` on a few of its layouts and ``check_topology`` on its machines. Each
 raises ``ConformanceError`` with the promise that is broken, the model and the figures, or returns.
@@ -35,7 +35,7 @@ from sim.model import (
     MoeFfn,
 )
 from sim.placement import Placement
-from sim.prove import prove
+from sim.proof import prove
 from sim.step import Machine
 from sim.strategy import Strategy
 from sim.sweep import sweep

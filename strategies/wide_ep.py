@@ -25,7 +25,8 @@ class WideExpertParallel(Strategy):
 
     ``copies`` is how many copies of a token travel: one per rank that holds any of its experts (``per_rank``:
     TensorRT-LLM one-sided kernels, DeepEP normal), or one per expert (``per_expert``: DeepEP low latency).
-    ``placement`` says which expert sits where (vLLM: ``linear`` or ``round_robin``); ``imbalance`` is the ratio of the fullest expert rank's rows to the mean.
+    ``placement`` says which expert sits where (vLLM: ``linear`` or ``round_robin``). ``imbalance`` is the ratio of the
+    fullest expert rank's rows to the mean.
     """
 
     kind: ClassVar[str] = "wide_ep"

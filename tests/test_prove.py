@@ -17,9 +17,9 @@ from sim.errors import InputError
 from sim.model import DenseFfn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn
 from sim.ownership import Ownership
 from sim.placement import Placement
-from sim.prove import prove
-from sim.prove.compute import compute
-from sim.prove.world import Piece
+from sim.proof import prove
+from sim.proof.compute import compute
+from sim.proof.world import Piece
 from sim.testing import SAMPLE_MODELS
 from sim.workload import Precision
 from strategies.attention_dp import AttentionDataParallel

@@ -13,10 +13,10 @@ from sim.lane import Lane
 from sim.model import MoeFfn
 from sim.ops_communication import Combine, Dispatch
 from sim.program import CommunicationOp, Program, Segment
-from sim.prove.batch import Batch
-from sim.prove.execute import Execution
-from sim.prove.reference import Reference
-from sim.prove.world import Replicas
+from sim.proof.batch import Batch
+from sim.proof.execute import Execution
+from sim.proof.reference import Reference
+from sim.proof.world import Replicas
 from sim.workload import Precision
 
 Copies = Callable[[CommunicationOp], int]

@@ -12,9 +12,9 @@ from sim.cut import block
 from sim.handover import GatherSlices
 from sim.model import MoeFfn
 from sim.program import CommunicationOp
-from sim.prove.compute import route
-from sim.prove.weights import Array
-from sim.prove.world import Piece, ProofError, Rank, Routed, Sent, World
+from sim.proof.compute import route
+from sim.proof.weights import Array
+from sim.proof.world import Piece, ProofError, Rank, Routed, Sent, World
 
 
 @singledispatch

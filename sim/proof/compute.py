@@ -9,9 +9,9 @@ import numpy as np
 from sim import ops_compute as ops
 from sim.model import GroupedQueryAttention, LatentAttention, MoeFfn
 from sim.program import Op
-from sim.prove.mathematics import activate, append, attend, experts, rms, rotate, top_k
-from sim.prove.weights import Held
-from sim.prove.world import Piece, ProofError, Rank, Routed, World
+from sim.proof.mathematics import activate, append, attend, experts, rms, rotate, top_k
+from sim.proof.weights import Held
+from sim.proof.world import Piece, ProofError, Rank, Routed, World
 
 
 @singledispatch

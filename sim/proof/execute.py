@@ -13,11 +13,11 @@ from sim.ops_communication import Send
 from sim.ops_compute import Sample
 from sim.placement import Placement
 from sim.program import Alias, CommunicationOp, ComputeOp, Program, Segment, Value
-from sim.prove.batch import Batch, Rows
-from sim.prove.communicate import communicate
-from sim.prove.compute import compute
-from sim.prove.weights import Array, Weights
-from sim.prove.world import Piece, ProofError, Rank, World
+from sim.proof.batch import Batch, Rows
+from sim.proof.communicate import communicate
+from sim.proof.compute import compute
+from sim.proof.weights import Array, Weights
+from sim.proof.world import Piece, ProofError, Rank, World
 from sim.strategy import Strategy
 from sim.workload import Phase, Precision
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from sim import ops_compute as ops
 from sim.model import Attention, LatentAttention
-from sim.prove.weights import Array, Held
-from sim.prove.world import Entries, Piece, ProofError, Rank, Routed, World
+from sim.proof.weights import Array, Held
+from sim.proof.world import Entries, Piece, ProofError, Rank, Routed, World
 
 
 def rms(x: Array, weight: Array) -> Array:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from sim.model import Attention, GroupedQueryAttention, LatentAttention, MoeFfn
-from sim.prove.mathematics import activate, rms, rotate, top_k
-from sim.prove.weights import Array, Weights
+from sim.proof.mathematics import activate, rms, rotate, top_k
+from sim.proof.weights import Array, Weights
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

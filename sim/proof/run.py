@@ -11,14 +11,14 @@ from sim.errors import InputError
 from sim.lower import cut_of
 from sim.model import Model
 from sim.placement import Placement
-from sim.prove import account
-from sim.prove.batch import Batch, Rows
-from sim.prove.execute import Execution, Watch
-from sim.prove.instance import describe, scaled, small_blocks
-from sim.prove.reference import Reference
-from sim.prove.result import Proof
-from sim.prove.weights import Array, Weights
-from sim.prove.world import Entries, ProofError, Rank
+from sim.proof import account
+from sim.proof.batch import Batch, Rows
+from sim.proof.execute import Execution, Watch
+from sim.proof.instance import describe, scaled, small_blocks
+from sim.proof.reference import Reference
+from sim.proof.result import Proof
+from sim.proof.weights import Array, Weights
+from sim.proof.world import Entries, ProofError, Rank
 from sim.strategy import Strategy
 from sim.workload import Phase, Precision
 

@@ -14,8 +14,8 @@ import numpy as np
 from sim.cut import Cut
 from sim.errors import ShardwiseError
 from sim.program import Chunk, Op, Value
-from sim.prove.batch import Batch, Rows
-from sim.prove.weights import Array, Held, Ranges, Weights
+from sim.proof.batch import Batch, Rows
+from sim.proof.weights import Array, Held, Ranges, Weights
 from sim.workload import Precision
 
 Key = tuple[str, Chunk]
