@@ -25,6 +25,8 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Noun)
 MOST_GPUS_BUILT = 1024
 """Larger machines are not built only to see whether they can be."""
+LEAST_RATE, MOST_RATE = 1e6, 1e21
+"""Bytes or FLOP a second of a GPU; beyond them times are no longer numbers."""
 _KERNELS = Path(__file__).parent / "data" / "kernels"
 
 
@@ -158,6 +160,14 @@ def _unusable(model: Model | None, gpu: Gpu | None) -> Iterator[Problem]:
     if model and model.quantisation not in (None, *FORMATS):
         text = f"{show(model.quantisation)} is not a number format; choose one of {', '.join(FORMATS)}"
         yield Problem(text, "model.quantisation")
+    if gpu:
+        peaks = {f"peak.{rate}": flops for rate, flops in gpu.peak.items()}
+        for key, rate in {"bandwidth": gpu.bandwidth, "pcie_bandwidth": gpu.pcie_bandwidth, **peaks}.items():
+            if not LEAST_RATE <= rate <= MOST_RATE:
+                text = f"must be from {LEAST_RATE:g} to {MOST_RATE:g} a second, not {show(rate)}"
+                yield Problem(text, f"gpu.{key}")
+        if "bf16" not in gpu.peak:
+            yield Problem("must say the rate of bf16, to which every other format falls back", "gpu.peak")
     fitted = sorted(path.stem for path in _KERNELS.glob("*.yaml"))
     if gpu and gpu.constants not in fitted:
         text = f"{show(gpu.constants)} has no fitted constants; {suggest(gpu.constants, fitted)}known: "
