@@ -180,27 +180,35 @@ def run(lanes: Sequence[Sequence[Track]], starts: Sequence[LaneState], spans: Sp
     return Outcome(tuple(r.state() for r in running), tuple(r.exposed for r in running), hub.events)
 
 
-def pipeline_period(stages: Sequence[float], micro_batches: int) -> float:
-    """Seconds between two steps of a micro-batch when ``micro_batches`` circulate through the stages.
+def pipeline_period(seconds: Sequence[Sequence[float]]) -> float:
+    """Seconds between two steps of micro-batches that circulate through pipeline stages, in the steady state.
 
-    Each stage serves one micro-batch at a time; a micro-batch enters the first stage again once the last one has
-    finished it. In the steady state this is max(sum of the stages, micro-batches x slowest stage).
+    Each stage serves one micro-batch at a time, in order; a micro-batch enters the first stage again once the last one
+    has finished it. Equal micro-batches take max(sum of the stages, micro-batches x slowest stage).
+
+    Parameters
+    ----------
+    seconds
+        Per micro-batch, per stage.
     """
+    if len(seconds) == 1:
+        return sum(seconds[0])
     env = simpy.Environment()
-    servers = [simpy.Resource(env) for _ in stages]
-    rounds = len(stages) + micro_batches + 2
+    servers = [simpy.Resource(env) for _ in seconds[0]]
+    rounds = 2 * (len(servers) + len(seconds)) + 2
     finished: list[float] = []
 
-    def circulate(first: bool) -> Generator[simpy.Event, None, None]:
+    def circulate(number: int) -> Generator[simpy.Event, None, None]:
         for _ in range(rounds):
-            for server, seconds in zip(servers, stages, strict=True):
+            for server, duration in zip(servers, seconds[number], strict=True):
                 with server.request() as turn:
                     yield turn
-                    yield env.timeout(seconds)
-            if first:
+                    yield env.timeout(duration)
+            if number == 0:
                 finished.append(env.now)
 
-    for number in range(micro_batches):
-        env.process(circulate(number == 0))
+    for number in range(len(seconds)):
+        env.process(circulate(number))
     env.run()
-    return finished[-1] - finished[-2]
+    half = len(finished) // 2  # a mean over several rounds, since the order may repeat with a longer period
+    return (finished[-1] - finished[half]) / (len(finished) - 1 - half)

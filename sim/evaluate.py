@@ -57,34 +57,41 @@ class Evaluation:
 
     @property
     def micro_batches(self) -> int:
-        """Batches in flight in the pipeline: one per stage, if there are as many sequences."""
-        return max(1, min(self.strategy.pp, int(self.replica.count)))
+        """Batches in flight in the pipeline: one per stage, if a group has as many sequences."""
+        group = -(-int(self.replica.count) // self.placement.cut.sequence_groups)
+        return max(1, min(self.strategy.pp, group))
 
-    def _stage(self, stage: int, sequences: Sequences, pieces: int) -> StageModel:
+    def _stage(self, stage: int, micro: int | None, pieces: int) -> StageModel:
+        """One stage with one of its micro-batches, or with all its sequences at once."""
         w = self.workload
-        return StageModel(self.placement, self.machine, w.phase, w.query_tokens, sequences, stage, pieces, w.generated)
+        which = None if micro is None or self.micro_batches == 1 else (micro, self.micro_batches)
+        return StageModel(
+            self.placement, self.machine, w.phase, w.query_tokens, self.replica, stage, pieces, w.generated, which
+        )
 
-    def _passes(self, pieces: int) -> list[StagePass]:
-        micro = self.replica.share(0, self.micro_batches)
-        return [self._stage(s, micro, pieces).run(self.granularity) for s in range(self.strategy.pp)]
+    def _passes(self, pieces: int) -> tuple[list[StagePass], float]:
+        """Passes of the slowest micro-batch, and seconds between two steps.
 
-    def _period(self, passes: Iterable[StagePass]) -> float:
-        seconds = [p.critical.seconds for p in passes]
+        Sequences of one length: every micro-batch counts as the fullest one. Otherwise each is run.
+        """
+        batches = range(self.micro_batches) if len(self.replica.groups) > 1 else [0]
+        runs = [[self._stage(s, m, pieces).run(self.granularity) for s in range(self.strategy.pp)] for m in batches]
+        seconds = [[p.critical.seconds for p in run] for run in runs]
+        slowest = max(range(len(runs)), key=lambda m: sum(seconds[m]))
+        if len(seconds) == 1 and self.granularity == "folded":
+            return runs[0], max(sum(seconds[0]), self.micro_batches * max(seconds[0]))
         if len(seconds) == 1:
-            return seconds[0]
-        if self.granularity == "ranks":
-            return engine.pipeline_period(seconds, self.micro_batches)
-        return max(sum(seconds), self.micro_batches * max(seconds))
+            seconds *= self.micro_batches
+        return runs[slowest], engine.pipeline_period(seconds)
 
     @cached_property
     def best(self) -> tuple[int, list[StagePass], float]:
         """(pieces, passes over the stages, seconds of a step) of the fastest number of pieces."""
-        groups = self.placement.cut.sequence_groups
-        local = -(-self.replica.count // (self.micro_batches * groups))
+        local = -(-self.replica.count // (self.micro_batches * self.placement.cut.sequence_groups))
         found = []
         for pieces in self.strategy.pieces(local):
-            passes = self._passes(pieces)
-            found.append((self._period(passes), pieces, passes))
+            passes, seconds = self._passes(pieces)
+            found.append((seconds, pieces, passes))
         seconds, pieces, passes = min(found, key=lambda f: f[:2])
         return pieces, passes, seconds
 
@@ -151,8 +158,20 @@ class Evaluation:
 
     @cached_property
     def kinds(self) -> list[_Kind]:
-        """Every class of ranks of every stage, with its memory."""
-        return [_Kind(self, stage, ranks) for stage, one in enumerate(self.best[1]) for ranks in one.classes.members]
+        """Every class of ranks of every stage, with its memory: ranks that hold the same and compute the same."""
+        found = []
+        for stage, one in enumerate(self.best[1]):
+            times = one.classes
+            if self.micro_batches == 1:
+                members: Iterable[tuple[int, ...]] = times.members
+            else:
+                holds = self._stage(stage, None, self.best[0]).classes(self.granularity)
+                both: dict[tuple[int, int], list[int]] = {}
+                for rank, key in enumerate(zip(times.of, holds.of, strict=True)):
+                    both.setdefault(key, []).append(rank)
+                members = map(tuple, both.values())
+            found += [_Kind(self, stage, ranks, one.lanes[times.of[ranks[0]]].busy) for ranks in members]
+        return found
 
     @cached_property
     def fullest(self) -> _Kind:
@@ -239,32 +258,29 @@ class Evaluation:
         """Ranks that differ, each class once."""
         found = []
         attentions = [layer.attention for layer in self.placement.model.kinds if layer.attention]
-        for stage, one in enumerate(self.best[1]):
-            for members, totals in zip(one.classes.members, one.lanes, strict=True):
-                kind = next(k for k in self.kinds if k.stage == stage and k.ranks == members)
-                lane = self._lane(members[0], self.replica)
-                first = stage * self.placement.cut.mesh.size
-                found.append(
-                    RankGroup(
-                        ranks=ranges([first + rank for rank in members]),
-                        count=len(members),
-                        stage=stage,
-                        sequences=lane.sequences().count,
-                        kv_heads=max((lane.kv_heads(a) for a in attentions), default=0),
-                        kv_tokens=lane.kv_tokens(None),
-                        kv_bytes=self.placement.kv_bytes(stage, lane),
-                        weights_bytes=kind.weight_bytes,
-                        total_bytes=kind.total(self.replica),
-                        busy_seconds=totals.busy,
-                    )
+        for kind in self.kinds:
+            lane = self._lane(kind.ranks[0], self.replica)
+            first = kind.stage * self.placement.cut.mesh.size
+            found.append(
+                RankGroup(
+                    ranks=ranges([first + rank for rank in kind.ranks]),
+                    count=len(kind.ranks),
+                    stage=kind.stage,
+                    sequences=lane.sequences().count,
+                    kv_heads=max((lane.kv_heads(a) for a in attentions), default=0),
+                    kv_tokens=lane.kv_tokens(None),
+                    kv_bytes=self.placement.kv_bytes(kind.stage, lane),
+                    weights_bytes=kind.weight_bytes,
+                    total_bytes=kind.total(self.replica),
+                    busy_seconds=kind.busy,
                 )
+            )
         return tuple(found)
 
     def _collectives(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        micro = self.replica.share(0, self.micro_batches)
         for stage in {0, self.strategy.pp - 1}:
-            model = self._stage(stage, micro, self.best[0])
+            model = self._stage(stage, 0, self.best[0])
             for _, pattern in model.patterns():
                 for op in pattern.ops:
                     if isinstance(op, CommunicationOp):
@@ -310,8 +326,10 @@ class Evaluation:
 class _Kind:
     """The memory of one class of ranks."""
 
-    def __init__(self, evaluation: Evaluation, stage: int, ranks: tuple[int, ...]):
+    def __init__(self, evaluation: Evaluation, stage: int, ranks: tuple[int, ...], busy: float):
         self.evaluation, self.stage, self.ranks = evaluation, stage, ranks
+        self.busy = busy
+        """Seconds of computing in one pass of a micro-batch."""
         self.weights = evaluation.placement.weights(stage, ranks[0])
         self.weight_bytes = sum(self.weights.values())
 

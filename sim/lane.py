@@ -30,6 +30,8 @@ class Lane:
         As in ``Workload``.
     precision
         Formats by use.
+    micro
+        (index, of): only this micro-batch of each group's sequences.
     copies
         Token copies that an expert exchange sends off this rank under a given routing; without it, expectations.
     """
@@ -44,6 +46,7 @@ class Lane:
         precision: Precision,
         generated: int = 0,
         copies: Callable[[CommunicationOp], int] | None = None,
+        micro: tuple[int, Number] | None = None,
     ):
         self.rank = rank
         self.cut = cut
@@ -51,6 +54,7 @@ class Lane:
         self.query_tokens = query_tokens
         self.generated = generated
         self.copies = copies
+        self.micro = micro
         self.precision = precision
         self.activation = precision.activation_bytes
         self._all = sequences
@@ -80,6 +84,8 @@ class Lane:
         key = ("sequences", chunk, group)
         if key not in self._kept:
             share = self._all.share(self._mine if group is None else group, self._groups)
+            if self.micro:
+                share = share.share(*self.micro)
             for index, of in chunk:
                 share = share.share(index, of)
             self._kept[key] = share
@@ -101,7 +107,7 @@ class Lane:
         mesh, split = self.cut.mesh, self.cut.sequence_axes
         if all(axis in tokens for axis in split):
             rows = self._new_tokens(self.sequences(chunk), per_sequence)
-        elif not chunk:
+        elif not chunk and not self.micro:
             rows = self._new_tokens(self._all, per_sequence)
         else:
             rows = sum(self._new_tokens(self.sequences(chunk, g), per_sequence) for g in range(self._groups))

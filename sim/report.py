@@ -81,7 +81,7 @@ class RankGroup(Noun):
     weights_bytes: int
     total_bytes: int
     busy_seconds: float
-    """Computing in one step."""
+    """Computing in one step (with pipeline stages: for one micro-batch)."""
 
 
 class LayoutReport(Noun):

@@ -109,8 +109,8 @@ class StageModel:
         Model, strategy and formats.
     machine
         Kernels and collectives.
-    phase, query_tokens, sequences, generated
-        The micro-batch.
+    phase, query_tokens, sequences, generated, micro
+        The work of the whole replica, and which micro-batch of it is run.
     stage, pieces
         Which pipeline stage, and the pieces of the attention phase.
     """
@@ -125,13 +125,14 @@ class StageModel:
         stage: int = 0,
         pieces: int = 1,
         generated: int = 0,
+        micro: tuple[int, Number] | None = None,
     ):
         self.placement, self.machine, self.stage = placement, machine, stage
         self.cut = placement.cut
         self.program = prepared(placement.model, placement.strategy, phase, pieces)
         self.first_gpu = stage * self.cut.mesh.size
         self._lanes: dict[int, Lane] = {}
-        self._work = (sequences, phase, query_tokens, placement.precision, generated)
+        self._work = (sequences, phase, query_tokens, placement.precision, generated, None, micro)
         self._sweeps = isinstance(sequences.count, np.ndarray)
 
     def lane(self, rank: int) -> Lane:

@@ -69,8 +69,9 @@ def sweep(
         raise InputError("a context must hold at least the query tokens of its step")
     strategy, groups = placement.strategy, placement.cut.sequence_groups
     replica = Sequences(((b, c),)).share(0, strategy.replicas)
-    micro: Number = np.minimum(np.maximum(replica.count, 1), strategy.pp) if strategy.pp > 1 else 1
-    local = -(-replica.count // (micro * groups))
+    group = -(-replica.count // groups)
+    micro: Number = np.minimum(np.maximum(group, 1), strategy.pp) if strategy.pp > 1 else 1
+    local = -(-group // micro)
     best: Number = np.inf
     kv: Number = 0
     for pieces in strategy.pieces(int(np.max(local))):
@@ -84,12 +85,11 @@ def _pass(
     placement: Placement, machine: Machine, phase: Phase, replica: Sequences, q: Array, micro: Number, pieces: int
 ) -> tuple[Number, Number]:
     """Seconds between two steps, and the KV bytes of the fullest rank."""
-    count, length = replica.groups[0]
     total: Number = 0.0
     slowest: Number = 0.0
     kv: Number = 0
     for stage in range(placement.strategy.pp):
-        model = StageModel(placement, machine, phase, q, Sequences(((-(-count // micro), length),)), stage, pieces)
+        model = StageModel(placement, machine, phase, q, replica, stage, pieces, 0, (0, micro))
         classes = model.classes("folded")
         seconds = _stage(model, classes)
         total, slowest = total + seconds, larger(slowest, seconds)

@@ -50,9 +50,9 @@ class Sequences(NamedTuple):
         """Sum of the context lengths."""
         return sum(n * length for n, length in self.groups)
 
-    def share(self, index: int, of: int) -> Sequences:
+    def share(self, index: int, of: Number) -> Sequences:
         """The sequences that member ``index`` of ``of`` gets when they are dealt out in turn."""
-        if of == 1:
+        if isinstance(of, int) and of == 1:
             return self
         if len(self.groups) == 1:
             count, length = self.groups[0]

@@ -33,7 +33,8 @@ class Count(NamedTuple):
 
 def lane_of(cut: Cut, batch: Batch, rank: int, precision: Precision, copies: Copies | None = None) -> Lane:
     """The figures that the report would use for a rank."""
-    return Lane(rank, cut, batch.sequences, batch.phase, batch.query_tokens, precision, batch.generated, copies)
+    work = (batch.sequences, batch.phase, batch.query_tokens, precision, batch.generated)
+    return Lane(rank, cut, *work, copies, batch.micro if batch.micro[1] > 1 else None)
 
 
 def weights(execution: Execution) -> Iterator[Count]:

@@ -26,31 +26,42 @@ class Batch:
         Tokens that each sequence adds in this step (all of them in prefill).
     generated
         How many of each cache's tokens were generated, in decode.
+    micro
+        (index, of): which part of each group's sequences steps.
     """
 
     def __init__(
-        self, cut: Cut, phase: Phase, numbers: Sequence[int], lengths: dict[int, int], new: int, generated: int
+        self,
+        cut: Cut,
+        phase: Phase,
+        numbers: Sequence[int],
+        lengths: dict[int, int],
+        new: int,
+        generated: int,
+        micro: tuple[int, int] = (0, 1),
     ):
         self.cut, self.phase = cut, phase
         self.numbers = list(numbers)
         self.lengths = lengths
         self.generated = generated
         self.query_tokens = new
-        added = {n: lengths[n] if phase == "prefill" else new for n in self.numbers}
-        pairs = [(n, p) for n in self.numbers for p in range(lengths[n] - added[n], lengths[n])]
+        self.micro = micro
+        stepping = sorted(n for group in range(cut.sequence_groups) for n in self.members(group))
+        added = {n: lengths[n] if phase == "prefill" else new for n in stepping}
+        pairs = [(n, p) for n in stepping for p in range(lengths[n] - added[n], lengths[n])]
         self.sequence_of = np.array([n for n, _ in pairs], np.int64)
         self.position_of = np.array([p for _, p in pairs], np.int64)
         self._known: dict[Any, Rows] = {}
 
     @cached_property
     def sequences(self) -> Sequences:
-        """The same sequences as ``Lane`` counts them."""
+        """All sequences of the replica as ``Lane`` counts them."""
         return Sequences(tuple((1, self.lengths[n]) for n in self.numbers))
 
     def members(self, group: int, chunk: Chunk = ()) -> list[int]:
         """The sequences of a group of ranks, dealt out in turn, or the part of them in ``chunk``."""
         dealt = self.numbers[group :: self.cut.sequence_groups]
-        for index, of in chunk:
+        for index, of in (self.micro, *chunk):
             dealt = dealt[index::of]
         return dealt
 

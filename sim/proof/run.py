@@ -124,7 +124,8 @@ class _Replica:
         self.execution, self.numbers, self.tally, self.rng = execution, list(numbers), tally, rng
         self.reference = Reference(execution.weights)
         self.logits: Array = np.zeros((0, 0))
-        self.micro = max(1, min(execution.strategy.pp, len(self.numbers)))
+        group = -(-len(self.numbers) // execution.cut.sequence_groups)
+        self.micro = max(1, min(execution.strategy.pp, group))
 
     def weights(self) -> None:
         """Account for the weights."""
@@ -133,8 +134,10 @@ class _Replica:
                 self.tally.held += count.counted
                 self.tally.claimed_held += count.claimed
 
-    def _batch(self, phase: Phase, numbers: Sequence[int], lengths: dict[int, int], new: int, generated: int) -> Batch:
-        return Batch(self.execution.cut, phase, numbers, lengths, new, generated)
+    def _batch(
+        self, phase: Phase, lengths: dict[int, int], new: int, generated: int, micro: tuple[int, int] = (0, 1)
+    ) -> Batch:
+        return Batch(self.execution.cut, phase, self.numbers, lengths, new, generated, micro)
 
     def prefill(self, lengths: dict[int, int]) -> None:
         """One step over whole prompts."""
@@ -142,7 +145,7 @@ class _Replica:
 
     def decode(self, lengths: dict[int, int]) -> None:
         """Several steps on a cache that is laid out as a prompt."""
-        prompt = self._batch("prefill", self.numbers, lengths, 0, 0)
+        prompt = self._batch("prefill", lengths, 0, 0)
         self.reference.step(self._ids(prompt), prompt.sequence_of, prompt.position_of)
         self._lay_out(lengths, lengths, 0)
         generated = 0
@@ -166,7 +169,7 @@ class _Replica:
                     if not (a := e.weights.attention(number)):
                         continue
                     start, count = cut.kv_heads(a, rank.number)
-                    for n in chain.from_iterable(self._members(m, group) for m in range(self.micro)):
+                    for n in self.numbers[group :: cut.sequence_groups]:
                         owners = [cut.ownership.owner(t, cut.kv_ranks, lengths[n], generated) for t in range(tokens[n])]
                         own = np.flatnonzero(np.array(owners, np.int64) == mine)
                         keys = self.reference.keys[number, n][own][:, start : start + count]
@@ -174,14 +177,11 @@ class _Replica:
                         entries = Entries(own, keys, values)
                         rank.cache[number, n] = entries.since(tokens[n] - a.window) if a.window else entries
 
-    def _members(self, micro: int, group: int) -> list[int]:
-        return self.numbers[micro :: self.micro][group :: self.execution.cut.sequence_groups]
-
     def _step(self, phase: Phase, lengths: dict[int, int], new: int, generated: int) -> None:
         """One step of every micro-batch, checked against the reference."""
         e, tally = self.execution, self.tally
         for micro in range(self.micro):
-            batch = self._batch(phase, self.numbers[micro :: self.micro], lengths, new, generated)
+            batch = self._batch(phase, lengths, new, generated, (micro, self.micro))
             ids = self._ids(batch)
             self.logits = self.reference.step(ids, batch.sequence_of, batch.position_of)
             for ranks in e.stages:
@@ -236,29 +236,24 @@ class _Replica:
         e, tally = self.execution, self.tally
         if phase == "prefill":
             self._forget(lengths)
-        # sequences in the order in which the report deals them out, micro-batch by micro-batch
-        held = claimed = unique_claimed = 0
-        for micro in range(self.micro):
-            batch = self._batch(phase, self.numbers[micro :: self.micro], lengths, new, generated)
-            for count in tally.counts(account.cache(e, batch)):
-                if count.what.endswith("bytes of KV cache"):
-                    tally.held += count.counted
-                    tally.claimed_held += count.claimed
-                    claimed += count.claimed
-            found = account.identity(e, batch, self.reference)
-            if found.missing:
-                tally.differ(found.missing)
-            held += found.held
-            query = new if phase == "decode" else 1
-            unique = e.placement.unique_kv_bytes(batch.sequences, query)
-            unique_claimed += unique
-            if found.unique != unique:
-                tally.differ(f"unique bytes of KV: {found.unique:,} counted, {unique:,} claimed")
-        if unique_claimed:
-            tally.duplication = held / unique_claimed
-            tally.duplication_claimed = claimed / unique_claimed
-            if held != claimed:
-                tally.differ(f"KV bytes over all ranks by identity: {held:,} counted, {claimed:,} claimed")
+        batch = self._batch(phase, lengths, new, generated)
+        claimed = 0
+        for count in tally.counts(account.cache(e, batch)):
+            if count.what.endswith("bytes of KV cache"):
+                tally.held += count.counted
+                tally.claimed_held += count.claimed
+                claimed += count.claimed
+        found = account.identity(e, batch, self.reference)
+        if found.missing:
+            tally.differ(found.missing)
+        unique = e.placement.unique_kv_bytes(batch.sequences, new if phase == "decode" else 1)
+        if found.unique != unique:
+            tally.differ(f"unique bytes of KV: {found.unique:,} counted, {unique:,} claimed")
+        if unique:
+            tally.duplication = found.held / unique
+            tally.duplication_claimed = claimed / unique
+            if found.held != claimed:
+                tally.differ(f"KV bytes over all ranks by identity: {found.held:,} counted, {claimed:,} claimed")
 
     def _forget(self, lengths: dict[int, int]) -> None:
         """After a prefill windowed layers keep their window."""
