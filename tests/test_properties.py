@@ -26,7 +26,7 @@ from sim.step import Machine
 from sim.sweep import sweep
 from sim.workload import Precision, Workload
 
-FEW = settings(max_examples=60)
+FEW = settings(max_examples=120)
 CLOSE = {"rel": 1e-9, "abs": 0.0}
 
 
@@ -169,7 +169,7 @@ def test_collectives_conserve_bytes(placed, work):
 
 
 @given(placements(), workloads())
-@settings(max_examples=100)
+@settings(max_examples=400)
 def test_folded_ranks_and_recurrence_agree(placed, work):
     """Classes of equal ranks, every rank by itself, and the recurrence of sweeps give one answer."""
     folded = evaluate(placed, work).step()
