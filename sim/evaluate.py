@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from sim import engine
-from sim.errors import FloorError
+from sim.errors import FloorError, ProgramError
 from sim.lane import Lane
 from sim.limits import largest
 from sim.lower import lower
@@ -89,7 +89,9 @@ class Evaluation:
         """(pieces, passes over the stages, seconds of a step) of the fastest number of pieces."""
         local = -(-self.replica.count // (self.micro_batches * self.placement.cut.sequence_groups))
         found = []
-        for pieces in self.strategy.pieces(local):
+        for pieces in self.strategy.pieces(local) or (1,):
+            if pieces < 1:
+                raise ProgramError(f"{self.strategy.label}: pieces() offers {pieces}; it must offer 1 or more")
             passes, seconds = self._passes(pieces)
             found.append((seconds, pieces, passes))
         seconds, pieces, passes = min(found, key=lambda f: f[:2])
@@ -107,6 +109,8 @@ class Evaluation:
         lanes = [p.critical for p in passes]
         floors = [max(lane.floor for lane in p.lanes) for p in passes]
         floor = max(sum(floors), self.micro_batches * max(floors)) if len(floors) > 1 else floors[0]
+        if not (0 < seconds < float("inf")):
+            raise FloorError(f"{self.strategy.label}: a step of {seconds} s; is a peak or a bandwidth out of range?")
         if seconds < floor * (1 - 1e-9):
             raise FloorError(
                 f"{self.strategy.label}: a step of {seconds:.6g} s is below its own floor of {floor:.6g} s; "

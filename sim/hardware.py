@@ -4,7 +4,9 @@ the fitted constants (``kernels``), because a peak is a fact and an efficiency i
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Field, field_validator
 
 from sim.errors import InputError
 from sim.noun import Noun
@@ -35,15 +37,24 @@ class Gpu(Noun):
     """What the driver shows to a process."""
     bandwidth: Rate
     """HBM (or GDDR), bytes/s."""
-    peak: dict[str, float]
+    peak: dict[str, Annotated[float, Field(gt=0)]]
     """Dense matrix rate in FLOP/s by the formats of ``RATES``; a rate that is absent is not in hardware."""
     nvlink: NvLink | None = None
     pcie_bandwidth: Rate
     """Bytes/s in one direction over the slot."""
-    constants: str
+    constants: str = Field(pattern=r"[a-z0-9_-]+")
     """Name of the fitted kernel constants: its own, or those of the nearest GPU that has been measured."""
     sources: dict[str, str]
     notes: tuple[str, ...] = ()
+
+    @field_validator("peak")
+    @classmethod
+    def _known_rates(cls, peak: dict[str, float]) -> dict[str, float]:
+        if unknown := sorted(set(peak) - set(RATES)):
+            raise ValueError(f"matrix rate {unknown[0]!r} is not known; choose from {', '.join(RATES)}")
+        if "bf16" not in peak:
+            raise ValueError("bf16 is missing; every wider product falls back on it")
+        return peak
 
     def matrix_rate(self, rate: str) -> float:
         """Dense FLOP/s at ``rate``, or at the next wider format that this GPU multiplies in hardware.
