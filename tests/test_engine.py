@@ -121,6 +121,18 @@ def test_the_recurrence_tells_the_same_stories():
     ("stages", "micro_batches", "period"),
     [([3.0], 1, 3.0), ([1.0, 2.0], 1, 3.0), ([1.0, 2.0], 2, 4.0), ([2.0, 2.0], 2, 4.0), ([1.0, 5.0, 1.0], 3, 15.0)],
 )
-def test_pipeline_period(stages, micro_batches, period):
+def test_equal_micro_batches_circulate_in_the_closed_form(stages, micro_batches, period):
     """A token takes the sum of the stages, or waits for the slowest one to serve everybody."""
-    assert engine.pipeline_period(stages, micro_batches) == period
+    assert engine.pipeline_period([stages] * micro_batches) == period
+
+
+@pytest.mark.parametrize(
+    ("seconds", "period"),
+    [
+        ([[1.0, 1.0], [3.0, 3.0]], 6.0),  # the long one never waits
+        ([[2.0, 1.0], [1.0, 5.0]], 6.0),  # both stages of the second, or both visits to the second stage
+        ([[4.0, 1.0], [4.0, 2.0]], 8.0),  # the first stage is always busy
+    ],
+)
+def test_unequal_micro_batches_take_the_longer_of_a_batch_and_a_stage(seconds, period):
+    assert engine.pipeline_period(seconds) == period

@@ -111,7 +111,7 @@ def test_slices_of_every_weight_cover_it(placed):
                 assert sum(math.prod(n for _, n in s) for s in slices) == math.prod(dim.size for dim in dims)
 
 
-@given(placements(pipelines=False), workloads())
+@given(placements(), workloads())
 @FEW
 def test_held_is_unique_times_duplication(placed, work):
     report = evaluate(placed, work).report()
@@ -252,7 +252,7 @@ def test_more_work_is_never_faster(placed, batch, context, query_tokens, data):
         assert evaluate(placed, work).step().seconds >= first * (1 - 1e-12), work
 
 
-@given(placements(pipelines=False), workloads(), st.permutations(range(9)))
+@given(placements(), workloads(), st.permutations(range(9)))
 @FEW
 def test_the_order_of_a_ragged_batch_does_not_change_what_one_group_holds(placed, work, order):
     """Where there are several groups, it decides which of them serves a sequence."""
@@ -270,7 +270,7 @@ def test_the_order_of_a_ragged_batch_does_not_change_what_one_group_holds(placed
 @FEW
 def test_pipelines_settle_at_the_closed_form(stages, micro_batches):
     expected = max(sum(stages), micro_batches * max(stages))
-    assert engine.pipeline_period(stages, micro_batches) == pytest.approx(expected, rel=1e-9)
+    assert engine.pipeline_period([stages] * micro_batches) == pytest.approx(expected, rel=1e-9)
 
 
 @given(placements(), workloads())
