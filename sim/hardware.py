@@ -53,7 +53,7 @@ class Gpu(Noun):
         if unknown := sorted(set(peak) - set(RATES)):
             raise ValueError(f"matrix rate {unknown[0]!r} is not known; choose from {', '.join(RATES)}")
         if "bf16" not in peak:
-            raise ValueError("bf16 is missing; every wider product falls back on it")
+            raise ValueError("must say the rate of bf16, to which every other format falls back")
         return peak
 
     def matrix_rate(self, rate: str) -> float:

@@ -166,8 +166,6 @@ def _unusable(model: Model | None, gpu: Gpu | None) -> Iterator[Problem]:
             if not LEAST_RATE <= rate <= MOST_RATE:
                 text = f"must be from {LEAST_RATE:g} to {MOST_RATE:g} a second, not {show(rate)}"
                 yield Problem(text, f"gpu.{key}")
-        if "bf16" not in gpu.peak:
-            yield Problem("must say the rate of bf16, to which every other format falls back", "gpu.peak")
     fitted = sorted(path.stem for path in _KERNELS.glob("*.yaml"))
     if gpu and gpu.constants not in fitted:
         text = f"{show(gpu.constants)} has no fitted constants; {suggest(gpu.constants, fitted)}known: "
