@@ -183,8 +183,8 @@ def run(lanes: Sequence[Sequence[Track]], starts: Sequence[LaneState], spans: Sp
 def pipeline_period(seconds: Sequence[Sequence[float]]) -> float:
     """Seconds between two steps of micro-batches that circulate through pipeline stages, in the steady state.
 
-    Each stage serves one micro-batch at a time, in order; a micro-batch enters the first stage again once the last one
-    has finished it. Equal micro-batches take max(sum of the stages, micro-batches x slowest stage).
+    Each stage serves the micro-batches in turn; one enters the first stage again once the last stage has finished it.
+    Equal micro-batches take max(sum of the stages, micro-batches x slowest stage).
 
     Parameters
     ----------
@@ -194,21 +194,26 @@ def pipeline_period(seconds: Sequence[Sequence[float]]) -> float:
     if len(seconds) == 1:
         return sum(seconds[0])
     env = simpy.Environment()
-    servers = [simpy.Resource(env) for _ in seconds[0]]
-    rounds = 2 * (len(servers) + len(seconds)) + 2
+    stages = len(seconds[0])
+    rounds = 2 * (stages + len(seconds)) + 2
+    keys = [(stage, r, micro) for stage in range(stages) for r in range(rounds + 1) for micro in range(len(seconds))]
+    arrived = {key: env.event() for key in keys}
     finished: list[float] = []
 
-    def circulate(number: int) -> Generator[simpy.Event, None, None]:
-        for _ in range(rounds):
-            for server, duration in zip(servers, seconds[number], strict=True):
-                with server.request() as turn:
-                    yield turn
-                    yield env.timeout(duration)
-            if number == 0:
+    def serve(stage: int) -> Generator[simpy.Event, None, None]:
+        for r in range(rounds):
+            for micro, durations in enumerate(seconds):
+                yield arrived[stage, r, micro]
+                yield env.timeout(durations[stage])
+                last = stage == stages - 1
+                arrived[(0, r + 1, micro) if last else (stage + 1, r, micro)].succeed()
+            if stage == stages - 1:
                 finished.append(env.now)
 
-    for number in range(len(seconds)):
-        env.process(circulate(number))
+    for micro in range(len(seconds)):
+        arrived[0, 0, micro].succeed()
+    for stage in range(stages):
+        env.process(serve(stage))
     env.run()
     half = len(finished) // 2  # a mean over several rounds, since the order may repeat with a longer period
     return (finished[-1] - finished[half]) / (len(finished) - 1 - half)

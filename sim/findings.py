@@ -47,7 +47,7 @@ def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
         if ranks % each and each % ranks:
             lives = "some live on several ranks"
         stopped = ""
-        if evaluation.workload.phase == "decode":
+        if evaluation.workload.phase == "decode" and not ranks % each:
             stopped = f", and KV read time stopped falling at {each} rank{'s' if each > 1 else ''}"
         return (
             f"{report.tag}: {ranks} ranks share {_heads(fewest)}, so {lives}: {_fraction(copies)} of all KV bytes "
