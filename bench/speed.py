@@ -119,7 +119,7 @@ def ranks() -> None:
         placement, work = Placement(model, strategy, precision), Workload(batch=512, context=32768)
 
         def step(p: Placement = placement, w: Workload = work) -> int:
-            return Evaluation(p, here, w, granularity="ranks").best[1][0].events
+            return Evaluation(p, here, w, granularity="ranks").best.passes[0].events
 
         seconds, events = best(step), step()
         print(f"one step of {strategy.label}, 61 layers, every rank: {1000 * seconds:.0f} ms, {events:,} events")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import NamedTuple
 
 from sim import engine
 from sim.errors import FloorError, ProgramError
@@ -13,6 +14,7 @@ from sim.lower import lower
 from sim.memory import ActivationProfile, CommunicationBuffers
 from sim.placement import PARTS, Placement
 from sim.program import CommunicationOp, Program
+from sim.rank_order import Order
 from sim.report import KvReport, LayoutReport, MemoryReport, RankGroup, StepReport, WeightsReport
 from sim.step import Granularity, Machine, StageModel, StagePass
 from sim.units import format_bytes
@@ -20,6 +22,15 @@ from sim.workload import Sequences, Workload
 
 WAITING = "waiting for slower ranks"
 BUBBLE = "pipeline bubble"
+
+
+class Choice(NamedTuple):
+    """One way to run a layout."""
+
+    seconds: float
+    pieces: int
+    order: Order | None
+    passes: list[StagePass]
 
 
 class Evaluation:
@@ -61,21 +72,22 @@ class Evaluation:
         group = -(-int(self.replica.count) // self.placement.cut.sequence_groups)
         return max(1, min(self.strategy.pp, group))
 
-    def _stage(self, stage: int, micro: int | None, pieces: int) -> StageModel:
+    def _stage(self, stage: int, micro: int | None, pieces: int, order: Order | None) -> StageModel:
         """One stage with one of its micro-batches, or with all its sequences at once."""
         w = self.workload
         which = None if micro is None or self.micro_batches == 1 else (micro, self.micro_batches)
-        return StageModel(
-            self.placement, self.machine, w.phase, w.query_tokens, self.replica, stage, pieces, w.generated, which
-        )
+        work = (w.phase, w.query_tokens, self.replica)
+        return StageModel(self.placement, self.machine, *work, stage, pieces, w.generated, which, order)
 
-    def _passes(self, pieces: int) -> tuple[list[StagePass], float]:
+    def _passes(self, pieces: int, order: Order | None) -> tuple[list[StagePass], float]:
         """Passes of the slowest micro-batch, and seconds between two steps.
 
         Sequences of one length: every micro-batch counts as the fullest one. Otherwise each is run.
         """
         batches = range(self.micro_batches) if len(self.replica.groups) > 1 else [0]
-        runs = [[self._stage(s, m, pieces).run(self.granularity) for s in range(self.strategy.pp)] for m in batches]
+        runs = [
+            [self._stage(s, m, pieces, order).run(self.granularity) for s in range(self.strategy.pp)] for m in batches
+        ]
         seconds = [[p.critical.seconds for p in run] for run in runs]
         slowest = max(range(len(runs)), key=lambda m: sum(seconds[m]))
         if len(seconds) == 1 and self.granularity == "folded":
@@ -85,17 +97,22 @@ class Evaluation:
         return runs[slowest], engine.pipeline_period(seconds)
 
     @cached_property
-    def best(self) -> tuple[int, list[StagePass], float]:
-        """(pieces, passes over the stages, seconds of a step) of the fastest number of pieces."""
+    def choices(self) -> list[Choice]:
+        """What the layout leaves open, each run once: the order of ranks on GPUs, and the pieces of the batch."""
         local = -(-self.replica.count // (self.micro_batches * self.placement.cut.sequence_groups))
         found = []
-        for pieces in self.strategy.pieces(local) or (1,):
-            if pieces < 1:
-                raise ProgramError(f"{self.strategy.label}: pieces() offers {pieces}; it must offer 1 or more")
-            passes, seconds = self._passes(pieces)
-            found.append((seconds, pieces, passes))
-        seconds, pieces, passes = min(found, key=lambda f: f[:2])
-        return pieces, passes, seconds
+        for order in self.strategy.orders(self.placement.model):
+            for pieces in self.strategy.pieces(local) or (1,):
+                if pieces < 1:
+                    raise ProgramError(f"{self.strategy.label}: pieces() offers {pieces}; it must offer 1 or more")
+                passes, seconds = self._passes(pieces, order)
+                found.append(Choice(seconds, pieces, order, passes))
+        return found
+
+    @cached_property
+    def best(self) -> Choice:
+        """The fastest choice; among equals the first."""
+        return min(self.choices, key=lambda choice: (choice.seconds, choice.pieces))
 
     def step(self) -> StepReport:
         """Seconds of a step and what they are made of, for the critical rank of each stage.
@@ -105,7 +122,7 @@ class Evaluation:
         FloorError
             If the result is faster than data-sheet figures allow.
         """
-        _, passes, seconds = self.best
+        passes, seconds = self.best.passes, self.best.seconds
         lanes = [p.critical for p in passes]
         floors = [max(lane.floor for lane in p.lanes) for p in passes]
         floor = max(sum(floors), self.micro_batches * max(floors)) if len(floors) > 1 else floors[0]
@@ -148,7 +165,7 @@ class Evaluation:
 
     @cached_property
     def _program(self) -> Program:
-        return lower(self.placement.model, self.strategy, self.workload.phase, self.best[0])
+        return lower(self.placement.model, self.strategy, self.workload.phase, self.best.pieces)
 
     @cached_property
     def _buffers(self) -> CommunicationBuffers:
@@ -164,12 +181,12 @@ class Evaluation:
     def kinds(self) -> list[_Kind]:
         """Every class of ranks of every stage, with its memory: ranks that hold the same and compute the same."""
         found = []
-        for stage, one in enumerate(self.best[1]):
+        for stage, one in enumerate(self.best.passes):
             times = one.classes
             if self.micro_batches == 1:
                 members: Iterable[tuple[int, ...]] = times.members
             else:
-                holds = self._stage(stage, None, self.best[0]).classes(self.granularity)
+                holds = self._stage(stage, None, self.best.pieces, self.best.order).classes(self.granularity)
                 both: dict[tuple[int, int], list[int]] = {}
                 for rank, key in enumerate(zip(times.of, holds.of, strict=True)):
                     both.setdefault(key, []).append(rank)
@@ -284,7 +301,7 @@ class Evaluation:
     def _collectives(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for stage in {0, self.strategy.pp - 1}:
-            model = self._stage(stage, 0, self.best[0])
+            model = self._stage(stage, 0, self.best.pieces, self.best.order)
             for _, pattern in model.patterns():
                 for op in pattern.ops:
                     if isinstance(op, CommunicationOp):
@@ -322,7 +339,8 @@ class Evaluation:
             tokens_per_s_per_user=1 / step.seconds,
             output_tokens_per_s_per_gpu=batch / step.seconds / self.gpus,
             ranks=self.ranks(),
-            pieces=self.best[0],
+            pieces=self.best.pieces,
+            rank_order=self.best.order,
             collectives=self._collectives(),
         )
 

@@ -97,6 +97,18 @@ def time(report: LayoutReport) -> str:
     )
 
 
+def order(evaluation: Evaluation, report: LayoutReport) -> str | None:
+    """Which order of ranks on GPUs was taken, and what it is worth."""
+    if evaluation.strategy.rank_order != "best" or len(evaluation.strategy.orders(evaluation.placement.model)) < 2:
+        return None
+    slowest = max(choice.seconds for choice in evaluation.choices)
+    own = min(c.seconds for c in evaluation.choices if c.order == evaluation.choices[0].order)
+    names = " x ".join(map(str, report.rank_order or ()))
+    worth = f"{100 * (own / report.step.seconds - 1):.1f} % faster than the default order"
+    ratio = slowest / report.step.seconds
+    return f"{report.tag}: best rank order is {names}, outermost first: {worth}; the slowest order takes {ratio:.2f}x"
+
+
 def weights(report: LayoutReport) -> str | None:
     """Weights that are held more than once inside the layout."""
     copies = report.weights.duplication
@@ -132,6 +144,7 @@ def findings(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport])
             duplication(evaluation, report),
             memory(report, evaluation.workload),
             weights(report),
+            order(evaluation, report),
             time(report),
         ]
         lines += [line for line in found if line]

@@ -104,6 +104,8 @@ class LayoutReport(Noun):
     ranks: tuple[RankGroup, ...]
     pieces: int = 1
     """Into how many pieces the attention phase cuts the batch (HOP-B)."""
+    rank_order: tuple[str, ...] | tuple[int, ...] | None = None
+    """Axes outermost first, or GPU numbers, where the layout says or asks for an order of ranks on GPUs."""
     collectives: dict[str, str] = Field(default_factory=dict)
     """Which algorithm each communication uses, and over which link."""
 

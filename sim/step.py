@@ -23,6 +23,7 @@ from sim.lower import cut_of, lower
 from sim.model import Model
 from sim.placement import Placement
 from sim.program import CommunicationOp
+from sim.rank_order import Order, placed
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
 from sim.workload import Number, Phase, Sequences
@@ -111,8 +112,8 @@ class StageModel:
         Kernels and collectives.
     phase, query_tokens, sequences, generated, micro
         The work of the whole replica, and which micro-batch of it is run.
-    stage, pieces
-        Which pipeline stage, and the pieces of the attention phase.
+    stage, pieces, order
+        Which pipeline stage, the pieces of the attention phase, and the order of ranks on GPUs.
     """
 
     def __init__(
@@ -126,11 +127,14 @@ class StageModel:
         pieces: int = 1,
         generated: int = 0,
         micro: tuple[int, Number] | None = None,
+        order: Order | None = None,
     ):
         self.placement, self.machine, self.stage = placement, machine, stage
         self.cut = placement.cut
         self.program = prepared(placement.model, placement.strategy, phase, pieces)
-        self.first_gpu = stage * self.cut.mesh.size
+        size = self.cut.mesh.size
+        self.gpus = placed(self.cut.mesh, order, stage * size)
+        self.gpus_before = placed(self.cut.mesh, order, (stage - 1) * size) if stage else ()
         self._lanes: dict[int, Lane] = {}
         self._work = (sequences, phase, query_tokens, placement.precision, generated, None, micro)
         self._sweeps = isinstance(sequences.count, np.ndarray)
@@ -154,16 +158,17 @@ class StageModel:
         """Ranks from one group of sequences to the next."""
         return min((self.cut.mesh.axes[a].stride for a in self.cut.sequence_axes), default=1)
 
-    def _gpus(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        first = self.first_gpu
-        return tuple(first + rank for rank in ranks) if first else ranks
+    def _gpus(self, ranks: tuple[int, ...], rooted: bool = False) -> tuple[int, ...]:
+        """The GPUs of a group; in the machine's order where no rank of the group is special."""
+        gpus = [self.gpus[rank] for rank in ranks]
+        return tuple(gpus if rooted else sorted(gpus))
 
     def price(self, op: CommunicationOp, rank: int) -> CollectiveCost:
         """The cost of a collective for the group of a rank."""
         if op.kind == "send":
-            before = self.first_gpu - self.cut.mesh.size + rank
-            return self.machine.collectives.cost("send", (before, self.first_gpu + rank))
-        return self.machine.collectives.cost(op.kind, self._gpus(self.cut.mesh.group(rank, op.axes)))
+            return self.machine.collectives.cost("send", (self.gpus_before[rank], self.gpus[rank]))
+        group = self._gpus(self.cut.mesh.group(rank, op.axes), op.kind in ("broadcast", "gather"))
+        return self.machine.collectives.cost(op.kind, group)
 
     def collective(self, op: CommunicationOp, rank: int) -> tuple[float, float, float]:
         """(alpha, seconds per message byte, floor seconds per message byte) for the group of a rank."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, StrictInt
 
 from sim import mixers
 from sim.builder import Builder
@@ -20,6 +20,9 @@ from sim.errors import Problem
 from sim.model import Layer, Model, MoeFfn
 from sim.noun import Noun
 from sim.program import Value
+from sim.rank_order import Order
+from sim.rank_order import orders as every_order
+from sim.rank_order import problems as order_problems
 from sim.stages import Split, split_layers
 from sim.workload import Phase
 
@@ -56,6 +59,8 @@ class Strategy(Noun):
     replicas: int = degree("replicas", default=1)
     stage_split: Split = "vllm"
     """Which engine's rule places a remainder of layers."""
+    rank_order: Literal["best"] | tuple[str, ...] | tuple[StrictInt, ...] | None = None
+    """Which GPU each rank runs on: axis names outermost first, a list of GPU numbers, or ``best``."""
     two_batch_overlap: bool = False
     """The batch runs as two halves whose computing hides each other's communication."""
 
@@ -136,7 +141,15 @@ class Strategy(Noun):
             found.append(Problem(f"{self.pp} stages are more than the {model.layers} layers", "pp"))
         if not found:
             found += _divisions(self, model)
+            if isinstance(self.rank_order, tuple):
+                found += order_problems(self.cut(model).mesh, self.rank_order, self.gpus(model))
         return found
+
+    def orders(self, model: Model) -> list[Order | None]:
+        """The orders of ranks on GPUs to try; the one given, or all orders of the axes for ``best``."""
+        if isinstance(self.rank_order, str):
+            return [*every_order(self.cut(model).mesh)]
+        return [self.rank_order]
 
 
 _ROLES = {

@@ -17,6 +17,7 @@ from sim.errors import InputError
 from sim.fold import Classes
 from sim.lane import Lane
 from sim.placement import Placement
+from sim.rank_order import Order
 from sim.recurrence import State
 from sim.schedule import Track
 from sim.step import Machine, StageModel
@@ -74,22 +75,30 @@ def sweep(
     local = -(-group // micro)
     best: Number = np.inf
     kv: Number = 0
-    for pieces in strategy.pieces(int(np.max(local))):
-        seconds, kv = _pass(placement, machine, phase, replica, q, micro, pieces)
-        # a batch is not cut into more pieces than it has sequences
-        best = np.minimum(best, np.where((pieces == 1) | (local >= pieces), seconds, np.inf))
+    for order in strategy.orders(placement.model):
+        for pieces in strategy.pieces(int(np.max(local))):
+            seconds, kv = _pass(placement, machine, phase, replica, q, micro, pieces, order)
+            # a batch is not cut into more pieces than it has sequences
+            best = np.minimum(best, np.where((pieces == 1) | (local >= pieces), seconds, np.inf))
     return Points(b, c, q, np.broadcast_to(best, b.shape), np.broadcast_to(kv, b.shape))
 
 
 def _pass(
-    placement: Placement, machine: Machine, phase: Phase, replica: Sequences, q: Array, micro: Number, pieces: int
+    placement: Placement,
+    machine: Machine,
+    phase: Phase,
+    replica: Sequences,
+    q: Array,
+    micro: Number,
+    pieces: int,
+    order: Order | None,
 ) -> tuple[Number, Number]:
     """Seconds between two steps, and the KV bytes of the fullest rank."""
     total: Number = 0.0
     slowest: Number = 0.0
     kv: Number = 0
     for stage in range(placement.strategy.pp):
-        model = StageModel(placement, machine, phase, q, replica, stage, pieces, 0, (0, micro))
+        model = StageModel(placement, machine, phase, q, replica, stage, pieces, 0, (0, micro), order)
         classes = model.classes("folded")
         seconds = _stage(model, classes)
         total, slowest = total + seconds, larger(slowest, seconds)

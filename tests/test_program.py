@@ -229,7 +229,7 @@ def test_a_ring_all_reduce_moves_2_n_minus_1_over_n(ranks):
     """Through a whole scenario: what every rank sends in a step, and what the ring costs on real links."""
     placed = place(GQA, "tp", tp=ranks)
     message = 8 * 96 * 2
-    sent = evaluate(placed, WORK).best[1][0].critical.sent
+    sent = evaluate(placed, WORK).best.passes[0].critical.sent
     assert sent["attention.all_reduce"] == 3 * (2 * (ranks - 1) * message // ranks)
     fabric = machine(64).collectives.fabric
     prices = Collectives(fabric, machine(64).kernels.gpu, load_fabric_constants())

@@ -83,7 +83,7 @@ def test_a_step_is_the_sum_of_its_stages_or_the_wait_for_the_slowest():
     """Two equal stages, two micro-batches: no bubble, and twice the slower stage."""
     placed = placement(model(gqa(8, 2), layers=8), "tp", tp=1, pp=2)
     evaluation = evaluate(placed, WORK)
-    _, passes, seconds = evaluation.best
+    passes, seconds = evaluation.best.passes, evaluation.best.seconds
     stages = [p.critical.seconds for p in passes]
     assert seconds == max(sum(stages), 2 * max(stages))
     step = evaluation.step()
@@ -95,7 +95,7 @@ def test_one_sequence_fills_no_pipeline():
     placed = placement(model(gqa(8, 2), layers=8), "tp", tp=1, pp=2)
     evaluation = evaluate(placed, Workload(batch=1, context=64))
     assert evaluation.micro_batches == 1
-    stages = [p.critical.seconds for p in evaluation.best[1]]
+    stages = [p.critical.seconds for p in evaluation.best.passes]
     assert evaluation.step().seconds == sum(stages)
 
 
