@@ -122,7 +122,10 @@ class Strategy(Noun):
             return self.tag
         parts = [f"{name}{size}" for name, size in self.degrees().items()]
         parts += [f"pp{self.pp}"] * (self.pp > 1) + ["tbo"] * self.two_batch_overlap
-        return "-".join(parts) + (f"x{self.replicas}" if self.replicas > 1 else "")
+        order = self.rank_order
+        if isinstance(order, tuple):
+            order = ".".join(map(str, order)) if len(order) <= 4 else "gpus"
+        return "-".join(parts) + (f"x{self.replicas}" if self.replicas > 1 else "") + (f"@{order}" if order else "")
 
     def gpus(self, model: Model) -> int:
         """GPUs of the whole layout."""
