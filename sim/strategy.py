@@ -122,10 +122,11 @@ class Strategy(Noun):
             return self.tag
         parts = [f"{name}{size}" for name, size in self.degrees().items()]
         parts += [f"pp{self.pp}"] * (self.pp > 1) + ["tbo"] * self.two_batch_overlap
-        order = self.rank_order
+        order = self.rank_order or ""
         if isinstance(order, tuple):
             order = ".".join(map(str, order)) if len(order) <= 4 else "gpus"
-        return "-".join(parts) + (f"x{self.replicas}" if self.replicas > 1 else "") + (f"@{order}" if order else "")
+        parts[-1] += f"x{self.replicas}" * (self.replicas > 1) + f"@{order}" * bool(order)
+        return "-".join(parts)
 
     def gpus(self, model: Model) -> int:
         """GPUs of the whole layout."""
