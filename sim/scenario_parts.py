@@ -73,7 +73,7 @@ class Parts:
         wanted = data.get("topology")
         if wanted is None and gpu:
             wanted = default_topology(gpu)
-        topology = self.part("topology", wanted, parse_topology)
+        topology = self.part("topology", wanted, lambda v: parse_topology(v, self.base))
         if gpu and topology and topology.gpu_count <= MOST_GPUS_BUILT:
             self.part("topology", topology, lambda machine: _build(machine, gpu))
         workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))

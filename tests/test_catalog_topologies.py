@@ -11,7 +11,7 @@ from sim.errors import TopologyError
 from sim.plugins import PluginWarning
 
 pytest_plugins = ["plug_ins"]
-BUILT_IN = ["cluster", "dgx1", "fully_connected", "hgx", "nvl72", "nvlink_pairs", "pcie", "ring"]
+BUILT_IN = ["cluster", "dgx1", "fully_connected", "graph", "hgx", "nvl72", "nvlink_pairs", "pcie", "ring"]
 KNOWN = ", ".join(BUILT_IN)
 GROUP = "sim.topologies"
 SOURCE = """
