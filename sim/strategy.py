@@ -122,10 +122,10 @@ class Strategy(Noun):
             return self.tag
         parts = [f"{name}{size}" for name, size in self.degrees().items()]
         parts += [f"pp{self.pp}"] * (self.pp > 1) + ["tbo"] * self.two_batch_overlap
-        order = self.rank_order or ""
-        if isinstance(order, tuple):
-            order = ".".join(map(str, order)) if len(order) <= 4 else "gpus"
-        parts[-1] += f"x{self.replicas}" * (self.replicas > 1) + f"@{order}" * bool(order)
+        order = self.rank_order
+        placed = ".".join(map(str, order)) if isinstance(order, tuple) and len(order) <= 4 else "gpus"
+        placed = placed if isinstance(order, tuple) else order or ""
+        parts[-1] += f"x{self.replicas}" * (self.replicas > 1) + f"@{placed}" * bool(placed)
         return "-".join(parts)
 
     def gpus(self, model: Model) -> int:
