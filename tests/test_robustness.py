@@ -265,7 +265,7 @@ def test_metadata_that_cannot_be_read_leaves_the_built_ins(folder, monkeypatch):
     from sim.catalog_topologies import topology_names
 
     with pytest.warns(PluginWarning, match="no plug-in can be used: TypeError: missing '='"):
-        assert len(topology_names()) == 8
+        assert "hgx" in topology_names()
 
 
 def test_our_own_bugs_are_not_blamed_on_a_plug_in(folder, monkeypatch):
