@@ -1,24 +1,31 @@
-"""Seconds of a collective: a fixed part, and a part per byte of its most loaded link.
- The flows of the algorithm are put on the fabric, each split evenly over its cheapest routes; the link that
-needs longest, load over bandwidth, sets the pace, because every link works at once. Algorithms are those of
-NCCL and of the engines' own kernels: ring, direct exchange (two-shot), and, across servers, one that first
-reduces inside the server, then along each rail. In-switch reduction (NVLS) is one more entry in
-``_candidates``.
+"""Seconds of a collective: the kernels that a library would run, each with a fixed part and a part per byte.
+
+The flows of an algorithm (``sim.algorithms``) are put on the fabric, each split evenly over its cheapest
+routes; the link that needs longest, load over bandwidth, sets the pace, because every link works at once. What
+a kernel makes of it, and up to which message it is used, is in ``sim.selection``; its constants are data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise, permutations
-from math import ceil, log2
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from sim import algorithms, selection
+from sim.algorithms import EXCHANGES, REDUCTIONS, Plan
 from sim.constants_fabric import FabricConstants
 from sim.errors import InputError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
 from sim.rings import best_rings
-from sim.routes import Routes
+from sim.routes import tier
+from sim.selection import Load, Piece
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 KINDS = (
     "all_reduce",
@@ -31,17 +38,18 @@ KINDS = (
     "gather",
     "send",
 )
-_TIERS = ("nvlink", "pcie", "network")  # the slowest one that a collective touches sets its fixed part
-
-Flow = tuple[int, int, float]
-"""From rank, to rank, bytes per byte of the message."""
+ENGINE = "trtllm"
+"""Whose kernels are used unless a machine says otherwise."""
+_IN_SWITCH_FROM = 4  # generation of NVLink whose switches add up and copy
 
 
 class CollectiveCost(NamedTuple):
-    """``alpha + seconds_per_byte x message`` seconds, and where they come from.
+    """Time of a collective over its message, and where it comes from.
 
-    ``floor_seconds_per_byte`` uses data-sheet bandwidths, ``seconds_per_byte`` what is measured of them.
-    ``wire_per_byte`` is what the busiest rank sends per byte of the message.
+    ``alpha`` is the time of an empty message, ``seconds_per_byte`` that of one more byte of a long one;
+    ``seconds`` gives the time of any. ``floor_seconds_per_byte`` uses data-sheet bandwidths and the best
+    algorithm for long messages. ``wire_per_byte`` is what the busiest rank sends per byte of a long message,
+    with the algorithm that is named.
     """
 
     alpha: float
@@ -50,49 +58,58 @@ class CollectiveCost(NamedTuple):
     wire_per_byte: float
     algorithm: str
     tier: str
+    pieces: tuple[Piece, ...] = ()
+    """Kernels by the largest message they are used for."""
 
-    def seconds(self, message: float) -> float:
-        """Time for ``message`` bytes."""
-        return self.alpha + self.seconds_per_byte * message
+    @overload
+    def seconds(self, message: float) -> float: ...
+    @overload
+    def seconds(self, message: npt.NDArray[Any]) -> npt.NDArray[np.float64]: ...
+    def seconds(self, message: Any) -> Any:
+        """Time for ``message`` bytes, a number or an array; never less for more bytes."""
+        if not self.pieces:
+            return self.alpha + self.seconds_per_byte * message
+        if isinstance(message, (int, float)):
+            return min(p.seconds(message) for p in self.pieces if message <= p.cap)
+        import numpy as np
+
+        times = [np.where(message <= p.cap, p.seconds(message), inf) for p in self.pieces]
+        return np.minimum.reduce(times)
+
+    def used(self, message: float) -> Piece | None:
+        """The kernel that a message of this size takes; ``None`` where there is nothing to do."""
+        allowed = [p for p in self.pieces if message <= p.cap]
+        if message == inf:
+            return min(allowed, key=lambda p: p.per_byte, default=None)
+        return min(allowed, key=lambda p: p.seconds(message), default=None)
+
+    def algorithm_for(self, message: float) -> str:
+        """Algorithm and kernel that a message of this size takes."""
+        used = self.used(message)
+        return f"{used.algorithm} ({used.kernel})" if used else self.algorithm
 
 
 FREE = CollectiveCost(0.0, 0.0, 0.0, 0.0, "none", "none")
 
 
-class _Stage(NamedTuple):
-    """A part of an algorithm whose fixed time counts once, between ``ranks`` ranks at a time."""
-
-    kind: str
-    ranks: int
-    flows: list[Flow]
-
-
-class _Plan(NamedTuple):
-    algorithm: str
-    stages: tuple[_Stage, ...]
-
-    def sent(self) -> dict[int, float]:
-        """Bytes that each rank sends per byte of the message."""
-        total: dict[int, float] = {}
-        for stage in self.stages:
-            for source, _, size in stage.flows:
-                total[source] = total.get(source, 0.0) + size
-        return total
-
-
-class _Timing(NamedTuple):
-    alpha: float
-    seconds_per_byte: float
-    floor: float
-    algorithm: str
-    tier: str
-    ideal: bool  # no algorithm can move the same bytes faster
-
-
 class Collectives:
     """Costs of collectives among the ranks of one fabric, computed once per kind and shape of the group.
 
-    What a message is, in bytes M, and what each of n ranks sends:
+    Parameters
+    ----------
+    engine
+        Whose kernels run: ``trtllm``, ``vllm`` or ``sglang``.
+    forced
+        Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``.
+
+    Raises
+    ------
+    InputError
+        If the engine or a kind is not known.
+
+    Notes
+    -----
+    What a message is, in bytes M, and what each of n ranks sends at least:
 
     ================ ============================================= ==============
     kind             M                                             sent per rank
@@ -107,13 +124,30 @@ class Collectives:
     gather           what each other rank sends to ``ranks[0]``    M
     send             what ``ranks[0]`` sends to ``ranks[1]``       M
     ================ ============================================= ==============
+
+    An all-reduce inside the switch sends (1 + 1/n) M, which is less from four ranks on.
     """
 
-    def __init__(self, fabric: Fabric, gpu: Gpu, constants: FabricConstants):
+    def __init__(
+        self,
+        fabric: Fabric,
+        gpu: Gpu,
+        constants: FabricConstants,
+        engine: str = ENGINE,
+        forced: Mapping[str, str | Sequence[str]] | None = None,
+    ):
         self.fabric = fabric
         self.gpu = gpu
         self.constants = constants
+        self.forced = dict(forced or {})
+        self._libraries = constants.libraries(engine)
         self._costs: dict[tuple[str, tuple[int, ...]], CollectiveCost] = {}
+        for kind in self.forced:
+            _check_kind(kind)
+
+    def seconds(self, kind: str, ranks: tuple[int, ...], message: Any) -> Any:
+        """Time of one collective of ``message`` bytes, a number or an array. Raises what ``cost`` raises."""
+        return self.cost(kind, ranks).seconds(message)
 
     def cost(self, kind: str, ranks: tuple[int, ...]) -> CollectiveCost:
         """Return the cost of one collective among ``ranks``; a group of one is free.
@@ -121,7 +155,7 @@ class Collectives:
         Raises
         ------
         InputError
-            If the kind is unknown, or a rank is listed twice.
+            If the kind is unknown, a rank is listed twice, or what is forced does not exist for the group.
         TopologyError
             If a rank does not exist, or two are not connected.
         """
@@ -133,17 +167,22 @@ class Collectives:
             self._costs[key] = self._compute(kind, ranks)
         return self._costs[key]
 
-    def link_bytes(self, kind: str, ranks: tuple[int, ...]) -> dict[tuple[str, str], float]:
+    def plan(self, kind: str, ranks: tuple[int, ...], message: float = inf) -> Plan:
+        """Return the algorithm for a message of this size, as flows among ``ranks``. Raises what ``cost`` raises."""
+        _check(kind, ranks)
+        if len(ranks) == 1:
+            return Plan("none", ())
+        used = self.cost(kind, ranks).used(message)
+        assert used  # some kernel takes any message
+        return next(plan for plan in self._candidates(kind, ranks) if plan.algorithm == used.algorithm)
+
+    def link_bytes(self, kind: str, ranks: tuple[int, ...], message: float = inf) -> dict[tuple[str, str], float]:
         """Return the bytes on each link and direction per byte of the message, for links that carry any.
 
         Raises what ``cost`` raises.
         """
-        _check(kind, ranks)
         carried: dict[tuple[str, str], float] = {}
-        if len(ranks) == 1:
-            return carried
-        _, plan = self._best(kind, ranks)
-        for stage in plan.stages:
+        for stage in self.plan(kind, ranks, message).stages:
             part, loads, _ = self.fabric.load(stage.flows, ranks)
             for load, shares in zip(loads, part.shares, strict=True):
                 for source, target, share in shares if load else ():
@@ -151,47 +190,89 @@ class Collectives:
                     carried[link] = carried.get(link, 0.0) + load * share
         return carried
 
+    def loads(self, kind: str, ranks: tuple[int, ...]) -> list[Load]:
+        """Return every algorithm that fits the group, with what it asks of the links."""
+        return [self._load(ranks, plan) for plan in self._candidates(kind, ranks)]
+
     def _compute(self, kind: str, ranks: tuple[int, ...]) -> CollectiveCost:
-        best, plan = self._best(kind, ranks)
-        wire = max(plan.sent().values())
-        return CollectiveCost(best.alpha, best.seconds_per_byte, best.floor, wire, best.algorithm, best.tier)
+        loads = self.loads(kind, ranks)
+        found = self._pieces(kind, len(ranks), loads)
+        pieces = selection.needed(found)
+        long = min((p for p in pieces if p.cap == inf), key=lambda p: p.per_byte)
+        assert long.load
+        floor = min(load.floor for load in loads)
+        alpha = min(p.fixed for p in pieces)
+        kept = tuple(p._replace(load=None) for p in pieces)  # the flows of a large group are many
+        return CollectiveCost(alpha, long.per_byte, floor, long.load.wire, long.algorithm, long.load.tier, kept)
 
-    def _best(self, kind: str, ranks: tuple[int, ...]) -> tuple[_Timing, _Plan]:
-        """The algorithm with the least time per byte; the floor is the least of all."""
-        best: tuple[_Timing, _Plan] | None = None
-        floor = float("inf")
-        for plan in self._candidates(kind, ranks):
-            timing = self._time(kind, ranks, plan)
-            floor = min(floor, timing.floor)
-            if best is None or timing.seconds_per_byte < best[0].seconds_per_byte * (1 - 1e-12):
-                best = timing, plan
-            if timing.ideal:
-                break
-        assert best is not None  # every kind has a candidate
-        return best[0]._replace(floor=floor), best[1]
+    def _pieces(self, kind: str, n: int, loads: Sequence[Load]) -> list[Piece]:
+        if kind in self.forced:
+            every = {kernel.library for kernel in self.constants.kernels.values()}
+            found = selection.pieces(loads, kind, self.constants, n, sorted(every))
+            return selection.forced(found, self.forced[kind], kind, self.constants)
+        if kind in ("dispatch", "combine"):  # the first library that has kernels for experts on these links
+            for library in self._libraries:
+                if found := selection.pieces(loads, kind, self.constants, n, (library,)):
+                    return found
+            kind = "all_to_all"
+        return selection.pieces(loads, kind, self.constants, n, self._libraries)
 
-    def _candidates(self, kind: str, ranks: tuple[int, ...]) -> Iterator[_Plan]:
-        n = len(ranks)
-        if kind in ("all_reduce", "all_gather", "reduce_scatter"):
-            sent = {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1.0, "reduce_scatter": (n - 1) / n}[kind]
-            if servers := self._even_servers(ranks):
-                yield _hierarchical(kind, servers)
-            else:
-                yield _Plan("ring", (_Stage(kind, n, _ring(ranks, sent)),))
-                if len({self.fabric.unit(self.fabric.gpu(r)) for r in ranks}) == 1:
-                    yield _Plan("direct", (_Stage(kind, n, _pairs(ranks, sent / (n - 1))),))
-                if rings := best_rings(self.fabric.direct_links(ranks), ranks):
-                    flows = [flow for order, part in rings for flow in _ring(order, sent * part)]
-                    yield _Plan(f"{len(rings)} rings" if len(rings) > 1 else "ring", (_Stage(kind, n, flows),))
-        elif kind in ("all_to_all", "dispatch", "combine"):
-            yield _Plan("pairwise", (_Stage(kind, n, _pairs(ranks, 1 / (n - 1))),))
+    def _candidates(self, kind: str, ranks: tuple[int, ...]) -> Iterator[Plan]:
+        servers = self._even_servers(ranks)
+        if kind in REDUCTIONS and servers:
+            yield algorithms.hierarchical(kind, servers)
+            if kind == "all_reduce":
+                yield algorithms.hierarchical(kind, servers, across="double_tree")
+        elif kind in REDUCTIONS:
+            yield from self._of_a_reduction(kind, ranks)
+        elif kind in EXCHANGES:
+            yield algorithms.rail_aligned(servers) if servers else algorithms.pairwise_exchange(ranks)
         elif kind == "broadcast":
-            chain = [(a, b, 1.0) for a, b in pairwise(ranks)]
-            yield _Plan("chain", (_Stage(kind, n, chain),))
+            yield algorithms.chain(ranks)
         elif kind == "gather":
-            yield _Plan("direct", (_Stage(kind, n, [(r, ranks[0], 1.0) for r in ranks[1:]]),))
+            yield algorithms.to_root(ranks)
         else:
-            yield _Plan("direct", (_Stage(kind, n, [(ranks[0], ranks[1], 1.0)]),))
+            yield algorithms.send(ranks)
+
+    def _of_a_reduction(self, kind: str, ranks: tuple[int, ...]) -> Iterator[Plan]:
+        yield algorithms.ring(kind, ranks)
+        one_server = len({self.fabric.unit(self.fabric.gpu(r)) for r in ranks}) == 1
+        switched = self._switched(ranks)
+        if one_server and not switched:
+            yield algorithms.direct(kind, ranks)
+            if rings := best_rings(self.fabric.direct_links(ranks), ranks):
+                yield algorithms.ring(kind, ranks, rings)
+        if kind != "all_reduce":
+            return
+        if not one_server:  # inside a server the trees of NCCL are chains, no better than a ring
+            yield algorithms.tree(ranks)
+            yield algorithms.double_tree(ranks)
+            return
+        for plan in (algorithms.one_shot(ranks), algorithms.two_shot(ranks)):
+            if len(ranks) <= self._tray_size:  # peers' memory is mapped inside one operating system
+                yield plan
+            elif switched >= _IN_SWITCH_FROM:
+                yield algorithms.multicast(plan)
+        if switched >= _IN_SWITCH_FROM:
+            yield algorithms.in_switch(ranks)
+
+    @cached_property
+    def _tray_size(self) -> int:
+        """GPUs of one compute tray of a rack, or of the whole machine where it has no trays."""
+        nodes = self.fabric.graph.nodes
+        return max(Counter(nodes[gpu].get("tray") for gpu in self.fabric.gpus).values())
+
+    def _switched(self, ranks: Sequence[int]) -> int:
+        """The NVLink generation if NVLink takes each of ``ranks`` to switches and nowhere else, or 0."""
+        graph, generations = self.fabric.graph, {0}
+        for r in ranks:
+            for v, link in graph.adj[self.fabric.gpu(r)].items():
+                if tier(link["kind"]) == "nvlink":
+                    if graph.nodes[v]["kind"] != "nvswitch":
+                        return 0
+                    generations.add(int("".join(c for c in link["kind"] if c.isdigit()) or 0))
+        inside = len(set(map(self.fabric.gpu, ranks)) - self.fabric.domain(self.fabric.gpu(ranks[0]))) == 0
+        return max(generations) if inside else 0
 
     def _even_servers(self, ranks: tuple[int, ...]) -> list[list[int]] | None:
         """The ranks by server, if there are several servers with equally many of them, more than one."""
@@ -201,78 +282,33 @@ class Collectives:
         sizes = {len(s) for s in servers.values()}
         return list(servers.values()) if len(servers) > 1 and len(sizes) == 1 and sizes != {1} else None
 
-    def _time(self, kind: str, ranks: tuple[int, ...], plan: _Plan) -> _Timing:
-        alpha, slowest = 0.0, 0
+    def _load(self, ranks: tuple[int, ...], plan: Plan) -> Load:
         total: list[float] = []
+        steps: list[tuple[str, int]] = []
+        latency = 0.0
         for stage in plan.stages:
-            part, loads, latency = self.fabric.load(stage.flows, ranks)
+            part, loads, of_route = self.fabric.load(stage.flows, ranks)
             total = [a + b for a, b in zip(total, loads, strict=True)] if total else loads
-            tiers = {e.tier for load, e in zip(loads, part.edges, strict=True) if load}
-            level = max(_TIERS.index(t) for t in tiers)
-            slowest = max(slowest, level)
-            alpha += self.constants.alpha_seconds(
-                _TIERS[level], self.gpu.constants, stage.kind, stage.ranks
-            ) + latency * _trips(stage.kind, stage.ranks)
+            kinds = {e.kind for load, e in zip(loads, part.edges, strict=True) if load}
+            steps.append((selection.slowest(kinds), stage.steps))
+            latency += of_route * stage.trips
         # the stages overlap on long messages: all their flows share the links
-        used = [(load, e) for load, e in zip(total, part.edges, strict=True) if load]
-        efficiency = {k: self.constants.link_efficiency(k, kind) for k in {e.kind for _, e in used}}
-        floor = max(load / e.bandwidth for load, e in used)
-        pace = max(load / (e.bandwidth * efficiency[e.kind]) for load, e in used)
-        bound = self._least_time(part, plan)
-        ideal = len(efficiency) == 1 and floor <= bound * (1 + 1e-12)
-        return _Timing(alpha, pace, floor, plan.algorithm, _TIERS[slowest], ideal)
+        pace: dict[str, float] = {}
+        for load, e in zip(total, part.edges, strict=True):
+            if load:
+                pace[e.kind] = max(pace.get(e.kind, 0.0), load / e.bandwidth)
+        wire = max(plan.sent().values())
+        return Load(plan, pace, tuple(steps), latency, tier(selection.slowest(pace)), wire)
 
-    def _least_time(self, part: Routes, plan: _Plan) -> float:
-        """Seconds per byte that no algorithm beats: what a rank sends over all its links at once."""
-        width = [0.0] * len(part.kinds)
-        for e in part.edges:
-            width[e.source] += e.bandwidth
-        return max(sent / width[part.index[self.fabric.gpus[r]]] for r, sent in plan.sent().items())
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise InputError(f"collective {kind!r} is not known; choose one of {', '.join(KINDS)}")
 
 
 def _check(kind: str, ranks: Sequence[int]) -> None:
-    if kind not in KINDS:
-        raise InputError(f"collective {kind!r} is not known; choose one of {', '.join(KINDS)}")
+    _check_kind(kind)
     if not ranks or len(set(ranks)) != len(ranks):
         raise InputError(f"{kind} needs at least one rank, each once, not {ranks!r}")
     if kind == "send" and len(ranks) > 2:
         raise InputError(f"send goes from one rank to one other, not among {len(ranks)}")
-
-
-def _trips(kind: str, n: int) -> int:
-    """How often a route is travelled one after the other: the depth of a tree, twice for reduce and
-    broadcast."""
-    depth = ceil(log2(n))
-    return {"all_reduce": 2 * depth, "all_gather": depth, "reduce_scatter": depth, "broadcast": depth}.get(kind, 1)
-
-
-def _ring(ranks: Sequence[int], sent: float) -> list[Flow]:
-    """Two rings in rank order, one in each direction, with half of the data each."""
-    around = list(zip(ranks, [*ranks[1:], ranks[0]], strict=True))
-    return [flow for a, b in around for flow in ((a, b, sent / 2), (b, a, sent / 2))]
-
-
-def _pairs(ranks: Sequence[int], size: float) -> list[Flow]:
-    return [(a, b, size) for a, b in permutations(ranks, 2)]
-
-
-def _hierarchical(kind: str, servers: list[list[int]]) -> _Plan:
-    """Inside each server directly, between servers in one ring per rail: rank i of a server with rank i of
-    others."""
-    n, g = len(servers), len(servers[0])
-    rails = [list(rail) for rail in zip(*servers, strict=True)]
-
-    def inside(size: float) -> list[Flow]:
-        return [flow for server in servers for flow in _pairs(server, size)]
-
-    def along(sent: float) -> list[Flow]:
-        return [flow for rail in rails for flow in _ring(rail, sent)]
-
-    if kind == "all_gather":  # first the rail's n contributions, then all of them to the server's other ranks
-        stages = [_Stage(kind, n, along(n - 1.0)), _Stage(kind, g, inside(float(n)))]
-    elif kind == "reduce_scatter":
-        stages = [_Stage(kind, g, inside(1 / g)), _Stage(kind, n, along((n - 1) / n / g))]
-    else:
-        scatter, gather = _Stage("reduce_scatter", g, inside(1 / g)), _Stage("all_gather", g, inside(1 / g))
-        stages = [scatter, _Stage(kind, n, along(2 * (n - 1) / n / g)), gather]
-    return _Plan("hierarchical", tuple(stages))

@@ -1,72 +1,129 @@
-"""Measured latencies and link efficiencies of collectives: ``sim/data/collectives.yaml``, every number with
-its source. Data-sheet bandwidths are not here but on the fabric's links.
+"""Measured constants of collective kernels: ``sim/data/collectives.yaml`` says which kernels exist, what they run
+and where the numbers come from, ``sim/data/collectives/fitted.yaml`` holds what ``bench/collectives.py --fit``
+made of the measurements. Data-sheet bandwidths are not here but on the fabric's links.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from math import log2
+from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field, model_validator
 
+from sim.errors import InputError
 from sim.noun import Noun
+from sim.routes import tier
+
+DATA = Path(__file__).parent / "data"
 
 
-class Alpha(NamedTuple):
-    """Fixed seconds of a collective: ``base + doubling x log2(ranks)``."""
+class Fit(NamedTuple):
+    """One kernel on links of one kind.
 
-    base: float
-    doubling: float
+    ``launch`` and ``step`` are seconds, once and per step; ``efficiency`` is a fraction of the data-sheet rate; ``own``
+    is seconds per byte that a rank moves inside its memory; ``hidden`` seconds of moving that the fixed time covers;
+    ``cap`` the most bytes that a rank sends before the library takes another kernel (``None``: any).
+    """
+
+    launch: float
+    step: float
+    efficiency: float
+    own: float
+    hidden: float
+    cap: float | None
     source: str
 
 
-class Efficiency(NamedTuple):
-    """Fraction of a link's data-sheet bandwidth that a collective reaches."""
+CARRIER = Fit(0.0, 0.0, 1.0, 0.0, 0.0, None, "")
 
-    fraction: float
-    source: str
+
+class Kernel(Noun):
+    """A kernel of a library: the collectives and algorithms it runs, and its fit on each kind of link."""
+
+    name: str
+    library: str
+    kinds: tuple[str, ...] = Field(min_length=1)
+    algorithms: tuple[str, ...] = Field(min_length=1)
+    limits: dict[int, float] = Field(default_factory=dict)
+    """Largest message in bytes for up to so many ranks; more ranks than the last are not served."""
+    links: dict[str, Fit] = Field(default_factory=dict)
+
+    @property
+    def most_ranks(self) -> float:
+        """Ranks of the largest group that it serves."""
+        return max(self.limits, default=inf)
+
+    def limit(self, ranks: int) -> float:
+        """Bytes of the largest message among ``ranks``."""
+        return self.limits[min(n for n in self.limits if n >= ranks)] if self.limits else inf
+
+    def runs(self, algorithm: str) -> bool:
+        """Whether it can run an algorithm; several rings are rings."""
+        return ("ring" if algorithm.endswith(" rings") else algorithm) in self.algorithms
 
 
 class FabricConstants(Noun):
-    """Latency by tier, GPU constants and collective; efficiency by link kind and collective."""
+    """Kernels by name, the libraries that each engine loads, and what links beside the main ones lose."""
 
-    alpha: dict[str, dict[str, dict[str, Alpha]]]
-    same_as: dict[str, str]
-    efficiency: dict[str, dict[str, Efficiency]]
+    kernels: dict[str, Kernel]
+    engines: dict[str, tuple[str, ...]]
+    carriers: dict[str, float]
+    """Efficiency of links that only carry what another kind of link sends: NIC slots and CPU links."""
     sources: dict[str, str] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _every_number_has_its_source(self) -> FabricConstants:
-        used = {a.source for tier in self.alpha.values() for gpu in tier.values() for a in gpu.values()}
-        used |= {e.source for link in self.efficiency.values() for e in link.values()}
-        if missing := sorted(used - set(self.sources)):
+        fits = [fit for kernel in self.kernels.values() for fit in kernel.links.values()]
+        if missing := sorted({fit.source for fit in fits} - set(self.sources)):
             raise ValueError(f"sources are not spelled out: {', '.join(missing)}")
-        if bad := [e.fraction for link in self.efficiency.values() for e in link.values() if not 0 < e.fraction <= 1]:
+        if bad := [e for e in [*self.carriers.values(), *(fit.efficiency for fit in fits)] if not 0 < e <= 1]:
             raise ValueError(f"an efficiency lies in (0, 1], not {bad}")
+        if any(min(fit.launch, fit.step, fit.own, fit.hidden, fit.cap or 0.0) < 0 or fit.cap == 0 for fit in fits):
+            raise ValueError("times of a kernel are not negative, and its cap is positive")
         return self
 
-    def alpha_seconds(self, tier: str, gpu_constants: str, kind: str, ranks: int) -> float:
-        """Seconds before the first byte counts, on ``tier`` (nvlink, pcie, network), without route
-        latency."""
-        by_gpu = self.alpha[tier]
-        by_kind = by_gpu.get(gpu_constants) or by_gpu.get("default") or next(iter(by_gpu.values()))
-        entry = by_kind[self.same_as.get(kind, kind)]
-        return entry.base + entry.doubling * log2(ranks)
+    def kernels_for(self, kind: str, libraries: Iterable[str]) -> list[Kernel]:
+        """Kernels of ``libraries`` that run collective ``kind``, in the order of the file."""
+        wanted = set(libraries)
+        return [k for k in self.kernels.values() if kind in k.kinds and k.library in wanted]
 
-    def link_efficiency(self, link_kind: str, kind: str) -> float:
-        """Fraction of the data-sheet rate that collective ``kind`` reaches on a link of ``link_kind``.
+    def libraries(self, engine: str) -> Sequence[str]:
+        """Libraries of an engine. Raises ``InputError`` if it is not known."""
+        if engine not in self.engines:
+            raise InputError(f"engine {engine!r} is not known; choose one of {', '.join(self.engines)}")
+        return self.engines[engine]
 
-        ``nvlink4-bridge`` falls back to ``nvlink4``, ``pcie5-nic`` to ``pcie-nic``, ``pcie5`` to ``pcie``, an
-        unknown kind to ``other``.
+    def fit(self, kernel: Kernel, link_kind: str) -> Fit | None:
+        """The fit of a kernel on a kind of link, its nearest relative's, or ``None``.
+
+        ``nvlink4-bridge`` falls back to ``nvlink4``, ``pcie5`` to ``pcie``, ``ib`` to ``network``, and any kind to
+        ``other``, where the kernel has them; ``pcie5-nic`` and ``upi`` only carry.
         """
-        family, dash, variant = link_kind.partition("-")
-        plain = family.rstrip("0123456789")
-        names = (link_kind, plain + dash + variant, family, plain, "other")
-        by_kind = next(self.efficiency[name] for name in names if name in self.efficiency)
-        entry = by_kind.get(kind) or by_kind.get(self.same_as.get(kind, kind)) or by_kind["default"]
-        return entry.fraction
+        names = relatives(link_kind)
+        for name in names:
+            if name in self.carriers:
+                return CARRIER._replace(efficiency=self.carriers[name])
+        return next((kernel.links[name] for name in (*names, "other") if name in kernel.links), None)
+
+
+@cache
+def relatives(link_kind: str) -> tuple[str, ...]:
+    """Names under which a fit for a kind of link may stand, the nearest first."""
+    family, dash, variant = link_kind.partition("-")
+    plain = family.rstrip("0123456789")
+    return (link_kind, plain + dash + variant) if variant == "nic" else (link_kind, family, plain, tier(link_kind))
+
+
+def read_constants(raw: Mapping[str, Any], fitted: Mapping[str, Any]) -> FabricConstants:
+    """Put the fitted numbers ``{kernel: {link: [launch, step, ...]}}`` into the description of the kernels."""
+    kernels = {
+        name: {**kernel, "name": name, "links": {**fitted.get(name, {}), **kernel.get("links", {})}}
+        for name, kernel in raw["kernels"].items()
+    }
+    return FabricConstants.model_validate({**raw, "kernels": kernels})
 
 
 @cache
@@ -74,5 +131,6 @@ def load_fabric_constants() -> FabricConstants:
     """Read the constants that ship with the simulator (immutable, so reading once is enough)."""
     from ruamel.yaml import YAML
 
-    path = Path(__file__).parent / "data" / "collectives.yaml"
-    return FabricConstants.model_validate(YAML(typ="safe", pure=True).load(path))
+    yaml = YAML(typ="safe", pure=True)
+    fitted = DATA / "collectives" / "fitted.yaml"
+    return read_constants(yaml.load(DATA / "collectives.yaml"), yaml.load(fitted) or {})

@@ -7,6 +7,7 @@ from itertools import permutations
 from math import ceil
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,8 @@ from sim.hardware import Gpu
 
 C = load_fabric_constants()
 V100, H100, H200, B200 = (load_gpu(n) for n in ("v100-sxm2-32gb", "h100-sxm", "h200-sxm", "b200-sxm"))
-GB200, L40S, H100_PCIE = (load_gpu(n) for n in ("gb200", "l40s", "h100-pcie"))
+GB200, GB300, L40S, H100_PCIE = (load_gpu(n) for n in ("gb200", "gb300", "l40s", "h100-pcie"))
+A100 = load_gpu("a100-sxm-80gb")
 EXACT = 1e-9
 Spec = str | dict[str, object]
 
@@ -31,8 +33,13 @@ def exactly(value: Any) -> Any:
     return pytest.approx(value, rel=EXACT, abs=0)
 
 
-def on(spec: Spec, gpu: Gpu) -> Collectives:
-    return Collectives(parse_topology(spec).build(gpu), gpu, C)
+def on(spec: Spec, gpu: Gpu, **forced: str) -> Collectives:
+    return Collectives(parse_topology(spec).build(gpu), gpu, C, forced=forced)
+
+
+def bus(spec: Spec, gpu: Gpu, n: int, message: float, **forced: str) -> float:
+    """Bus bandwidth of an all-reduce in bytes/s, as nccl-tests reckon it."""
+    return 2 * (n - 1) / n * message / on(spec, gpu, **forced).seconds("all_reduce", tuple(range(n)), message)
 
 
 def floor(spec: Spec, gpu: Gpu, kind: str, n: int) -> float:
@@ -45,7 +52,10 @@ def floor(spec: Spec, gpu: Gpu, kind: str, n: int) -> float:
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 def test_ring_collectives_on_a_switch(n: int) -> None:
     egress = 450e9
-    assert floor("hgx-8", H200, "all_reduce", n) == exactly(2 * (n - 1) / n / egress)
+    assert on("hgx-8", H200, all_reduce="ring").loads("all_reduce", tuple(range(n)))[0].floor == exactly(
+        2 * (n - 1) / n / egress
+    )
+    assert floor("hgx-8", H200, "all_reduce", n) == exactly(min(2 * (n - 1) / n, 1 + 1 / n) / egress)
     assert floor("hgx-8", H200, "reduce_scatter", n) == exactly((n - 1) / n / egress)
     assert floor("hgx-8", H200, "all_gather", n) == exactly((n - 1) / egress)
     assert floor("hgx-8", H200, "broadcast", n) == exactly(1 / egress)
@@ -122,33 +132,57 @@ def test_the_cube_mesh_reduces_over_all_its_links() -> None:
     assert cost.algorithm == "2 rings"
 
 
-def test_unbalanced_groups_fall_back_to_one_ring() -> None:
-    cost = on("cluster-2", H100).cost("all_reduce", tuple(range(12)))
+def test_unbalanced_groups_have_no_hierarchy() -> None:
+    cost = on("cluster-2", H100, all_reduce="ring").cost("all_reduce", tuple(range(12)))
     assert cost.algorithm == "ring"
-    assert cost.floor_seconds_per_byte == exactly(11 / 12 / 50e9)  # half each way round
+    assert cost.seconds_per_byte >= 11 / 12 / 50e9  # half each way round
+    assert on("cluster-2", H100).cost("all_reduce", tuple(range(12))).algorithm in ("ring", "tree", "double_tree")
 
 
 # -- measured figures
 
 
-@pytest.mark.parametrize(("gpu", "bus"), [(H200, 367.2e9), (B200, 680e9)])
-def test_all_reduce_reaches_the_measured_bus_bandwidth(gpu: Gpu, bus: float) -> None:
-    """nccl-tests on 8 GPUs, ring, without in-switch reduction."""
-    cost = on("hgx-8", gpu).cost("all_reduce", tuple(range(8)))
-    assert cost.wire_per_byte / cost.seconds_per_byte == pytest.approx(bus, rel=0.01)
+@pytest.mark.parametrize(("gpu", "ring", "switch"), [(H200, 367e9, 473e9), (B200, 680e9, 838e9)])
+def test_reduction_in_the_switch_shows(gpu: Gpu, ring: float, switch: float) -> None:
+    """nccl-tests on 8 GPUs at 8 GiB, with and without NVLink SHARP."""
+    assert bus("hgx-8", gpu, 8, 2**33) == pytest.approx(switch, rel=0.02)
+    assert bus("hgx-8", gpu, 8, 2**33, all_reduce="ring") == pytest.approx(ring, rel=0.03)
+    assert on("hgx-8", gpu).cost("all_reduce", tuple(range(8))).algorithm == "in_switch"
 
 
-@pytest.mark.parametrize(("gpu", "us"), [(H100, 4.6), (H200, 4.6), (B200, 7.2)])
+@pytest.mark.parametrize(("n", "measured"), [(4, 363.3e9), (6, 435.6e9)])
+def test_reduction_in_the_switch_depends_on_the_group_as_measured(n: int, measured: float) -> None:
+    assert bus("hgx-8", H200, n, 2**33) == pytest.approx(measured, rel=0.01)
+
+
+def test_switches_before_the_fourth_nvlink_do_not_add_up() -> None:
+    assert on("hgx-8", A100).cost("all_reduce", tuple(range(8))).algorithm == "ring"
+    with pytest.raises(InputError, match="cannot be forced to in_switch"):
+        on("hgx-8", A100, all_reduce="in_switch").cost("all_reduce", tuple(range(8)))
+
+
+@pytest.mark.parametrize(("gpu", "us"), [(H200, 3.05), (B200, 5.04)])
 def test_small_all_reduces_take_the_measured_time(gpu: Gpu, us: float) -> None:
-    assert on("hgx-8", gpu).cost("all_reduce", tuple(range(8))).alpha == pytest.approx(us * 1e-6, rel=0.01)
+    """TensorRT-LLM on 8 GPUs at 256 bytes."""
+    assert on("hgx-8", gpu).seconds("all_reduce", tuple(range(8)), 256) == pytest.approx(us * 1e-6, rel=0.15)
+
+
+def test_an_all_reduce_over_trays_is_copied_by_the_switch() -> None:
+    """GB300 NVL72, TensorRT-LLM over 8 GPUs of two trays: 4.4 us at 16 KiB, 26 us at 8 MiB."""
+    rack = on("nvl72", GB300)
+    cost = rack.cost("all_reduce", tuple(range(8)))
+    assert cost.algorithm_for(2**14) == "multicast one_shot (trtllm_multicast_one_shot)"
+    assert cost.seconds(2**14) == pytest.approx(4.4e-6, rel=0.05)
+    assert cost.seconds(2**23) == pytest.approx(26e-6, rel=0.1)
+    assert rack.cost("all_reduce", tuple(range(4))).algorithm_for(2**14).startswith("one_shot")
 
 
 def test_one_sided_dispatch_and_combine_take_the_measured_time() -> None:
     """GB200 NVL72 at one token per rank: 18.9 and 31.0 us over 8 ranks, 27.8 and 32.6 over 64."""
     rack = on("nvl72", GB200)
     for n, dispatch, combine in ((8, 18.9e-6, 31.0e-6), (64, 27.8e-6, 32.6e-6)):
-        assert rack.cost("dispatch", tuple(range(n))).alpha == pytest.approx(dispatch, rel=0.1)
-        assert rack.cost("combine", tuple(range(n))).alpha == pytest.approx(combine, rel=0.1)
+        assert rack.cost("dispatch", tuple(range(n))).alpha == pytest.approx(dispatch, rel=0.25)
+        assert rack.cost("combine", tuple(range(n))).alpha == pytest.approx(combine, rel=0.25)
 
 
 def test_dispatch_over_rdma_comes_near_the_measured_time() -> None:
@@ -175,6 +209,7 @@ MACHINES: dict[str, tuple[Spec, Gpu]] = {
 BUILT = {name: on(spec, gpu) for name, (spec, gpu) in MACHINES.items()}
 machines = st.sampled_from(sorted(BUILT))
 kinds = st.sampled_from(KINDS)
+SIZES = 2.0 ** np.arange(8, 34)
 
 
 def draw_group(data: st.DataObject, kind: str, size: int) -> tuple[int, ...]:
@@ -199,8 +234,14 @@ def test_costs_are_sane_everywhere(name: str, kind: str, data: st.DataObject) ->
     assert cost.alpha > 0
     assert 0 < cost.floor_seconds_per_byte <= cost.seconds_per_byte
     wire = {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1, "reduce_scatter": (n - 1) / n}.get(kind, 1)
-    assert cost.wire_per_byte == exactly(wire)
+    if cost.algorithm not in ("in_switch", "tree", "double_tree", "rail_aligned", "hierarchical tree"):
+        assert cost.wire_per_byte == exactly(wire)
     assert cost.seconds(0) == cost.alpha
+    sizes = np.array([0.0, *2.0 ** np.arange(40)])
+    times = cost.seconds(sizes)
+    assert (np.diff(times) >= 0).all()
+    assert (times >= sizes * cost.floor_seconds_per_byte * (1 - EXACT)).all()
+    assert times.tolist() == [cost.seconds(float(size)) for size in sizes]
 
 
 @settings(deadline=None)
@@ -216,6 +257,7 @@ def test_more_bandwidth_is_never_slower_and_leaves_latency_alone(
     assert faster.seconds_per_byte <= c.cost(kind, ranks).seconds_per_byte * (1 + EXACT)
     assert faster.floor_seconds_per_byte <= c.cost(kind, ranks).floor_seconds_per_byte * (1 + EXACT)
     assert faster.alpha == c.cost(kind, ranks).alpha
+    assert (faster.seconds(SIZES) <= c.cost(kind, ranks).seconds(SIZES) * (1 + EXACT)).all()
 
 
 @settings(deadline=None)
@@ -225,7 +267,7 @@ def test_one_wider_link_is_never_slower(name: str, kind: str, data: st.DataObjec
     ranks = draw_group(data, kind, len(c.fabric))
     u, v = data.draw(st.sampled_from(sorted(c.fabric.graph.edges)))
     faster = rebuilt(c, lambda link, b: b * (factor if set(link) == {u, v} else 1)).cost(kind, ranks)
-    assert faster.seconds_per_byte <= c.cost(kind, ranks).seconds_per_byte * (1 + EXACT)
+    assert (faster.seconds(SIZES) <= c.cost(kind, ranks).seconds(SIZES) * (1 + EXACT)).all()
 
 
 @settings(deadline=None)
@@ -240,7 +282,8 @@ def test_equal_shapes_cost_the_same(name: str, kind: str, data: st.DataObject) -
         a = Collectives(c.fabric, c.gpu, C).cost(kind, one)
         b = Collectives(c.fabric, c.gpu, C).cost(kind, other)
         assert a[:4] == exactly(b[:4])
-        assert a[4:] == b[4:]
+        assert a[4:6] == b[4:6]
+        assert a.seconds(SIZES) == exactly(b.seconds(SIZES))
 
 
 def test_many_groups_do_share_a_shape() -> None:
@@ -269,9 +312,10 @@ def test_bytes_on_the_last_links_are_the_bytes_delivered(name: str, kind: str, d
     into = sum(b for (_, v), b in carried.items() if v in gpus)
     out = sum(b for (u, _), b in carried.items() if u in gpus)
     assert into == exactly(out)  # every byte sent arrives
-    assert into >= delivered * (1 - EXACT)  # and more only where GPUs pass bytes on
+    assert into >= min(delivered, n + 1) * (1 - EXACT)  # and more only where GPUs pass bytes on
     if name in ("hgx", "nvl72", "pcie"):
-        assert into == exactly(delivered)
+        switch = c.plan(kind, ranks).algorithm == "in_switch"
+        assert into == exactly(n + 1.0 if switch else delivered)  # the switch copies
     worst = max(b / c.fabric.graph.edges[link]["bandwidth"] for link, b in carried.items())
     assert worst >= c.cost(kind, ranks).floor_seconds_per_byte * (1 - EXACT)
 
@@ -291,7 +335,7 @@ def test_a_slower_network_is_never_faster(name: str, kind: str, data: st.DataObj
 def test_latency_counts_once_per_trip_over_the_network() -> None:
     spec: Spec = {"kind": "cluster", "nodes": 4, "node": "hgx-1", "latency": "10 us"}
     still: Spec = {"kind": "cluster", "nodes": 4, "node": "hgx-1", "latency": "0 s"}
-    for kind, trips in (("all_reduce", 4), ("all_gather", 2), ("all_to_all", 1)):
+    for kind, trips in (("all_reduce", 4), ("all_gather", 3), ("all_to_all", 1)):
         more = on(spec, H100).cost(kind, (0, 1, 2, 3)).alpha - on(still, H100).cost(kind, (0, 1, 2, 3)).alpha
         assert more == exactly(trips * 10e-6)
 
@@ -329,23 +373,57 @@ def test_a_rank_that_does_not_exist_is_refused() -> None:
         on("hgx-8", H100).cost("all_reduce", (0, 8))
 
 
-def test_constants_cover_every_kind_and_unknown_links_have_a_default() -> None:
-    for kind in KINDS:
-        for tier_name in ("nvlink", "pcie", "network"):
-            for gpu in ("h100", "h200", "b200", "next"):
-                assert C.alpha_seconds(tier_name, gpu, kind, 2) > 0
-        for link in ("nvlink2", "nvlink4-bridge", "pcie5", "pcie5-nic", "upi", "ib", "ethernet", "warp"):
-            assert 0 < C.link_efficiency(link, kind) <= 1
-    assert C.link_efficiency("nvlink4-bridge", "send") == C.link_efficiency("nvlink4", "send")
-    assert C.link_efficiency("pcie5-nic", "all_reduce") == C.link_efficiency("ib", "all_reduce")
+def test_every_collective_can_be_priced_on_unknown_links() -> None:
+    for engine in C.engines:
+        graph = BUILT["ring"].fabric.graph.copy()
+        for _, _, link in graph.edges(data=True):
+            link["kind"] = "nvlink9"
+        machine = Collectives(Fabric("next", "", graph, BUILT["ring"].fabric.gpus), H100, C, engine)
+        for kind in KINDS:
+            assert machine.cost(kind, (0, 1)).alpha > 0
 
 
-def test_a_constant_without_its_source_is_refused() -> None:
+def test_what_is_forced_is_used_and_named() -> None:
+    ranks = tuple(range(8))
+    assert on("hgx-8", H100, all_reduce="nccl_ll").cost("all_reduce", ranks).algorithm_for(2**30) == "ring (nccl_ll)"
+    assert on("hgx-8", H100, dispatch="nccl_ll").cost("all_reduce", ranks).algorithm == "in_switch"  # another kind
+    both = Collectives(BUILT["hgx"].fabric, H100, C, forced={"all_reduce": ("ring", "in_switch")})
+    assert both.cost("all_reduce", ranks).algorithm_for(256) == "ring (nccl_ll)"
+    with pytest.raises(InputError, match=r"cannot be forced to star here; choose from .*ring"):
+        on("hgx-8", H100, all_reduce="star").cost("all_reduce", ranks)
+    with pytest.raises(InputError, match="choose one of"):
+        on("hgx-8", H100, all_scatter="ring")
+    with pytest.raises(InputError, match="engine 'mine' is not known"):
+        Collectives(BUILT["hgx"].fabric, H100, C, "mine")
+
+
+def test_engines_take_their_own_kernels() -> None:
+    ranks = tuple(range(8))
+    for engine in ("trtllm", "vllm", "sglang"):
+        machine = Collectives(BUILT["hgx"].fabric, H100, C, engine)
+        assert machine.cost("all_reduce", ranks).algorithm_for(256) == f"one_shot ({engine}_one_shot)"
+        assert machine.cost("all_reduce", ranks).algorithm_for(2**28).endswith("(nccl_nvls)")
+
+
+def test_a_plan_has_the_flows_of_its_size() -> None:
+    machine, ranks = BUILT["hgx"], tuple(range(8))
+    assert machine.plan("all_reduce", ranks, 256).algorithm == "one_shot"
+    assert machine.plan("all_reduce", ranks).algorithm == "in_switch"
+    assert machine.plan("all_reduce", (3,)).stages == ()
+    assert max(machine.plan("all_reduce", ranks, 256).sent().values()) == exactly(7)
+
+
+def test_constants_without_source_or_sense_are_refused() -> None:
     raw = C.model_dump()
     with pytest.raises(ValueError, match="sources are not spelled out: nccl"):
         FabricConstants.model_validate({**raw, "sources": {k: v for k, v in raw["sources"].items() if k != "nccl"}})
     with pytest.raises(ValueError, match=r"lies in \(0, 1\]"):
-        FabricConstants.model_validate({**raw, "efficiency": {**raw["efficiency"], "ib": {"default": (1.2, "p2p")}}})
+        FabricConstants.model_validate({**raw, "carriers": {"upi": 1.2}})
+    kernel = raw["kernels"]["nccl_nvls"]
+    for bad in ((-1e-6, 0, 0.5, 0, 0, None, "nccl"), (1e-6, 0, 0.5, 0, 0, 0.0, "nccl")):
+        kernels = {**raw["kernels"], "nccl_nvls": {**kernel, "links": {"nvlink4": bad}}}
+        with pytest.raises(ValueError, match="times of a kernel are not negative"):
+            FabricConstants.model_validate({**raw, "kernels": kernels})
 
 
 def test_searches_stay_small() -> None:

@@ -1,0 +1,240 @@
+"""Fits the kernels of ``sim/data/collectives.yaml`` to measurements, through the code that predicts.
+
+Two thirds of the sizes are fitted, one third is held out; the descent is deterministic, so the same rows give
+the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from collective_rows import Row, collectives
+
+from sim import selection
+from sim.constants_fabric import DATA, FabricConstants, Fit, Kernel, read_constants, relatives
+
+
+class Job(NamedTuple):
+    """Kernels of one kind of link that are fitted together, and where their numbers start from."""
+
+    link: str
+    systems: tuple[str, ...]
+    table: str
+    libraries: tuple[str, ...]
+    kinds: tuple[str, ...]
+    start: dict[str, Fit]
+    least: int = 2
+    """Ranks of the smallest group that counts."""
+    fixed: tuple[tuple[str, str], ...] = ()
+    """(kernel, field) that stay as they start."""
+
+
+def _start(launch: float, step: float, efficiency: float, own: float, cap: float | None, source: str) -> Fit:
+    return Fit(launch, step, efficiency, own, 0.0, cap, source)
+
+
+RINGS = {
+    "nccl_ll": _start(5e-6, 1e-6, 0.2, 0.0, 3e5, "nccl"),
+    "nccl_ll128": _start(8e-6, 1e-6, 0.3, 0.0, 2e6, "nccl"),
+    "nccl_simple": _start(2e-5, 1e-6, 0.82, 5e-13, None, "nccl"),
+}
+P2P = {
+    "nccl_p2p_ll": _start(7e-6, 1e-7, 0.1, 0.0, 3e5, "nccl"),
+    "nccl_p2p_simple": _start(1.5e-5, 1e-7, 0.75, 5e-13, None, "nccl"),
+}
+
+
+LONG = {"nvlink4": (0.83, 0.676), "nvlink5": (0.775, 0.603)}
+"""Efficiency of long all-reduces on 8 GPUs in nccl-tests, ring and in the switch: 367 and 473 of 450 GB/s on H200,
+680 and 838 of 900 on B200, as bus bandwidth; a ring's own copy takes the rest of its time."""
+
+
+def _two(library: str, source: str, cap: float | None = None) -> dict[str, Fit]:
+    return {
+        f"{library}_dispatch": _start(1.5e-5, 1e-7, 0.6, 1e-13, cap, source),
+        f"{library}_combine": _start(1.5e-5, 1e-7, 0.6, 1e-13, cap, source),
+    }
+
+
+def _shots(engine: str) -> dict[str, Fit]:
+    shots = {f"{engine}_one_shot": _start(3e-6, 1e-7, 0.5, 1e-12, None, "custom")}
+    return shots | {f"{engine}_two_shot": _start(5e-6, 1e-7, 0.5, 1e-12, None, "custom")}
+
+
+RING_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+BOXES = {
+    "nvlink3": ("a100_sxm",),
+    "nvlink4": ("h100_sxm", "h200_sxm"),
+    "nvlink5": ("b200_sxm", "gb200", "gb300"),
+    "pcie": ("rtx_pro_6000_server",),
+}
+MULTICAST = {
+    "trtllm_multicast_one_shot": _start(4.3e-6, 0.0, 0.5, 0.0, 1e6, "custom"),
+    "trtllm_multicast_two_shot": _start(5e-6, 0.0, 0.5, 0.0, None, "custom"),
+}
+
+
+def jobs() -> Iterator[Job]:
+    table = "nccl_collectives"
+    for link, systems in BOXES.items():
+        if link in LONG:
+            ring, switch = LONG[link]
+            rings = RINGS | {"nccl_simple": RINGS["nccl_simple"]._replace(efficiency=ring)}
+            nvls = {"nccl_nvls": _start(8e-5, 0.0, switch, 0.0, None, "nccl_tests")}
+            still = tuple(("nccl_nvls", field) for field in Fit._fields if field != "launch")
+            yield Job(link, systems, table, ("nccl",), RING_KINDS, rings, 2, (("nccl_simple", "efficiency"),))
+            yield Job(link, systems, table, ("nccl",), ("all_reduce",), nvls, 8, still)
+        else:
+            yield Job(link, systems, table, ("nccl",), RING_KINDS, RINGS)
+        yield Job(link, systems, table, ("nccl",), ("all_to_all",), P2P)
+        if link.startswith("nvlink"):
+            for engine in ("trtllm", "vllm", "sglang"):
+                if not (link == "nvlink3" and engine == "sglang"):
+                    more = MULTICAST if (link, engine) == ("nvlink5", "trtllm") else {}
+                    kernels = _shots(engine) | more
+                    yield Job(link, systems, "custom_allreduce", ("nccl", engine), ("all_reduce",), kernels)
+    for link in ("nvlink4", "nvlink5"):
+        low, normal = _two("deepep_ll", "deepep"), _two("deepep_normal", "deepep")
+        for kind in ("dispatch", "combine"):
+            for table, library, kernels in (
+                ("deepep_ll", "deepep", low),
+                ("deepep_normal", "deepep", normal),
+            ):
+                kernel = {k: v for k, v in kernels.items() if k.endswith(kind)}
+                yield Job(link, BOXES[link], table, (library,), (kind,), kernel)
+    for kind in ("dispatch", "combine"):
+        for sided in ("one_sided", "two_sided"):
+            kernel = {k: v for k, v in _two(sided, "onesided").items() if k.endswith(kind)}
+            yield Job("nvlink5", ("gb200",), "alltoall_nvlink_trtllm", (sided,), (kind,), kernel)
+        far = tuple(f"{s} x{n}" for s in ("h100_sxm", "h200_sxm") for n in (2, 4, 8))
+        kernel = {k: v for k, v in _two("deepep_ll", "deepep_rdma").items() if k.endswith(kind)}
+        yield Job("network", far, "deepep_ll", ("deepep",), (kind,), kernel)
+
+
+class Trial:
+    """Constants with some fits replaced, as ``sim.selection`` asks for them."""
+
+    def __init__(self, base: FabricConstants):
+        self.base = base
+        self.fits: dict[tuple[str, str], Fit] = {}
+        self.only: set[str] = set()
+
+    def kernels_for(self, kind: str, libraries: Iterable[str]) -> list[Kernel]:
+        found = self.base.kernels_for(kind, libraries)
+        return [k for k in found if not self.only or k.name in self.only]
+
+    def fit(self, kernel: Kernel, link: str) -> Fit | None:
+        fits = (self.fits.get((kernel.name, name)) for name in relatives(link))
+        return next((fit for fit in fits if fit), None) or self.base.fit(kernel, link)
+
+
+def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], float]:
+    """Mean absolute logarithm of predicted over measured, as a function of the trial's fits."""
+    by: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
+    for r in measured:
+        by[(r.system, r.kind, r.ranks)].append(r)
+    groups = []
+    for (_, kind, n), members in by.items():
+        loads = collectives(members[0], trial.base).loads(kind, tuple(range(n)))
+        sizes, seconds = (np.array([r[i] for r in members]) for i in (4, 5))
+        groups.append((kind, n, loads, sizes, seconds))
+
+    def loss() -> float:
+        total = 0.0
+        for kind, n, loads, sizes, seconds in groups:
+            found = selection.pieces(loads, kind, trial, n, job.libraries)  # type: ignore[arg-type]
+            times = [np.where(sizes <= p.cap, p.seconds(sizes), np.inf) for p in found]
+            if not times:
+                return 1e9
+            total += float(np.abs(np.log(np.minimum.reduce(times) / seconds)).sum())
+        return total / sum(len(g[3]) for g in groups)
+
+    return loss
+
+
+ZERO = {"step": 2e-7, "own": 5e-13, "hidden": 2e-6}
+
+
+def best_of(job: Job, trial: Trial, loss: Callable[[], float]) -> None:
+    """Descend from several efficiencies and keep what fits best."""
+    tried = []
+    for times in (1.0, 0.6, 1.5):
+        for name, fit in job.start.items():
+            scale = 1.0 if (name, "efficiency") in job.fixed else times
+            trial.fits[(name, job.link)] = fit._replace(efficiency=min(1.0, fit.efficiency * scale))
+        descend(job, trial, loss)
+        tried.append((round(loss(), 5), dict(trial.fits)))
+    trial.fits = min(tried, key=lambda t: t[0])[1]
+
+
+def descend(job: Job, trial: Trial, loss: Callable[[], float]) -> None:
+    """Change one number at a time, by smaller and smaller factors, as long as that helps."""
+    best = loss()
+    for factor in (1.5, 1.25, 1.1, 1.05, 1.02, 1.01):
+        for _ in range(8):
+            before = best
+            for name in job.start:
+                for field in Fit._fields[:-1]:
+                    key = (name, job.link)
+                    value = getattr(trial.fits[key], field)
+                    if value is None or (name, field) in job.fixed:
+                        continue
+                    options = [value * factor, value / factor] if value else []
+                    options += [0.0 if value else ZERO[field]] if field in ZERO else []
+                    for option in options:
+                        kept = trial.fits[key]
+                        option = min(option, 1.0) if field == "efficiency" else option
+                        trial.fits[key] = kept._replace(**{field: float(f"{option:.3g}")})
+                        if (now := loss()) < best - 1e-9:
+                            best = now
+                        else:
+                            trial.fits[key] = kept
+            if best > before - 1e-5:
+                break
+
+
+def unfitted() -> FabricConstants:
+    from ruamel.yaml import YAML
+
+    return read_constants(YAML(typ="safe", pure=True).load(DATA / "collectives.yaml"), {})
+
+
+def fit_all(measured: list[Row], base: FabricConstants) -> dict[str, dict[str, Fit]]:
+    trial = Trial(base)
+    for job in jobs():
+        own = [r for r in measured if not r.why and (r.table, r.system in job.systems) == (job.table, True)]
+        trial.only = set(job.start) if "deepep" in job.libraries else set()
+        libraries = {*job.libraries, *trial.only, *(["ring"] if "nccl_simple" in job.start else [])}
+        own = [r for r in own if r.kind in job.kinds and r.library in libraries and r.ranks >= job.least]
+        own = [r for r in own if r.table != "custom_allreduce" or r.library == job.libraries[-1]]
+        if job.link in LONG and "nccl_simple" in job.start:  # eight reduce in the switch
+            own = [r for r in own if (r.kind, r.library) != ("all_reduce", "nccl") or r.ranks < 8]
+        sizes = {size: i for i, size in enumerate(sorted({r.message for r in own}))}
+        train, held = ([r for r in own if (sizes[r.message] % 3 == 1) == out] for out in (False, True))
+        if not train or not held:
+            continue
+        loss = loss_of(job, trial, train)
+        best_of(job, trial, loss)
+        print(
+            f"{job.link:8} {' '.join(job.start):60} fitted {loss():6.1%}, held out {loss_of(job, trial, held)():6.1%}"
+        )
+    found: dict[str, dict[str, Fit]] = defaultdict(dict)
+    for (name, link), fit in trial.fits.items():
+        found[name][link] = fit
+    return found
+
+
+def write(fits: dict[str, dict[str, Fit]], path: Path) -> None:
+    lines = ["# Written by bench/collectives.py --fit: [launch, step, efficiency, own, hidden, cap, source] by link."]
+    for name in sorted(fits):
+        lines.append(f"{name}:")
+        for link, fit in sorted(fits[name].items()):
+            values = ["null" if v is None else v if isinstance(v, str) else f"{v:.3g}" for v in fit]
+            values = [re.sub(r"^(\d+)(e)", r"\1.0\2", v) for v in values]  # YAML 1.1 reads 1e-06 as text
+            lines.append(f"  {link}: [{', '.join(values)}]")
+    path.write_text("\n".join(lines) + "\n")
