@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim import __version__
+from sim import __version__, cli_topology
 from sim.errors import FloorError, InputError, Problem, ProgramError
 
 Action = Callable[[], str | tuple[str, int]]
@@ -287,6 +287,9 @@ def _terminal() -> tuple[int, bool]:
     width = shutil.get_terminal_size((120, 24)).columns if on_terminal or "COLUMNS" in os.environ else 120
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     return max(width, 40), on_terminal and not plain
+
+
+cli_topology.add_to(app, _terminal)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -198,7 +198,17 @@ class Fabric:
         }
 
     def _disconnected(self, source: str, target: str) -> TopologyError:
-        return TopologyError(f"{self.name}: nothing connects {source!r} and {target!r}")
+        """An error that names the cut: what is on the side of ``source``."""
+        reached, stack = {source}, [source]
+        while stack:
+            fresh = set(self._links[stack.pop()]) - reached
+            reached |= fresh
+            stack.extend(fresh)
+        near = [g for g in self.gpus if g in reached and g != source]
+        few = ", ".join(near[:8]) + f" and {len(near) - 8} more" * (len(near) > 8)
+        text = f"{self.name}: nothing connects {source!r} and {target!r}"
+        side = "the only way leads through another server" if target in reached else f"{source!r} reaches {few}"
+        return TopologyError(f"{text}; {side if near else f'{source!r} reaches no other GPU'}")
 
     def load(self, flows: Iterable[tuple[int, int, float]], ranks: Sequence[int]) -> tuple[Routes, list[float], float]:
         """Put flows ``(rank, rank, bytes)`` among ``ranks`` on the links.

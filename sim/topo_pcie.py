@@ -42,7 +42,7 @@ def pcie_tree(matrix: TopoMatrix, names: dict[str, str]) -> PcieTree:
     cpus = _cpu_names(matrix, sockets)
     tree.nodes.update((cpu, "cpu") for cpu in cpus)
     for cpu, members in zip(cpus, sockets, strict=True):
-        _fill_socket(tree, cpu, members, near, names)
+        _fill_socket(tree, matrix, cpu, members, near, names)
     if len(cpus) > 1:
         tree.links.append({"from": cpus, "to": cpus, "kind": "upi"})
     return tree
@@ -95,7 +95,12 @@ def _cpu_names(matrix: TopoMatrix, sockets: list[Group]) -> list[str]:
 
 
 def _fill_socket(
-    tree: PcieTree, cpu: str, members: Group, near: dict[tuple[str, str], str], names: dict[str, str]
+    tree: PcieTree,
+    matrix: TopoMatrix,
+    cpu: str,
+    members: Group,
+    near: dict[tuple[str, str], str],
+    names: dict[str, str],
 ) -> None:
     inside = {pair: kind for pair, kind in near.items() if pair[0] in members and pair[1] in members}
     roots = _classes(members, inside, ("PIX", "PXB", "PHB"))
@@ -112,14 +117,17 @@ def _fill_socket(
             if len(branch) == 1:
                 slots += branch
                 continue
+            holding = [switch for switch in switches if any(d in matrix.gpus for d in switch)]
             above = parent
-            if len(switches) > 1:
+            if len(holding) != 1 and len(switches) > 1:
                 above = _add(tree, "pcie_switch", "pcie_switch")
                 _connect(tree, [above], parent)
-            for switch in switches:
+            # adapters hang below the only switch that has GPUs, so that these are no farther from the CPU than they are
+            for switch in sorted(switches, key=lambda s: s not in holding):
                 node = _add(tree, "pcie_switch", "pcie_switch")
                 _connect(tree, [node], above)
                 _connect(tree, [names[d] for d in switch], node)
+                above = node if len(holding) == 1 and switch in holding else above
         if own_roots and slots:
             _connect(tree, [names[d] for d in slots], parent)
         elif slots:
