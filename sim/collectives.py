@@ -192,7 +192,10 @@ class Collectives:
 
     def loads(self, kind: str, ranks: tuple[int, ...]) -> list[Load]:
         """Return every algorithm that fits the group, with what it asks of the links."""
-        return [self._load(ranks, plan) for plan in self._candidates(kind, ranks)]
+        plans = list(self._candidates(kind, ranks))
+        if len(plans) > 1:  # one search from each rank finds the routes of all plans
+            self.fabric.load([(a, b, 0.0) for plan in plans for stage in plan.stages for a, b, _ in stage.flows], ranks)
+        return [self._load(ranks, plan) for plan in plans]
 
     def _compute(self, kind: str, ranks: tuple[int, ...]) -> CollectiveCost:
         loads = self.loads(kind, ranks)
