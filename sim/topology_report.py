@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, pairwise, product
 
+from sim.algorithms import EXCHANGES
 from sim.collectives import KINDS, Collectives
 from sim.constants_fabric import load_fabric_constants
 from sim.errors import TopologyError
@@ -14,7 +15,6 @@ from sim.hardware import Gpu
 from sim.noun import Noun
 from sim.routes import tier
 
-EXCHANGES = ("all_to_all", "dispatch", "combine")
 SIZES = (2**16, 2**20, 2**26, 2**30)
 MOST_DRAWN = 16
 """GPUs of the largest machine whose matrix is shown."""
@@ -192,11 +192,5 @@ def _price(machine: Collectives, kind: str, size: int, n: int) -> Price:
     cost = machine.cost(kind, (0, 1) if kind == "send" else tuple(range(n)))
     seconds = float(cost.seconds(message))
     return Price(
-        bytes=size, algorithm=_algorithm(cost, message), seconds=seconds, bus_bytes_per_s=factor * size / seconds
+        bytes=size, algorithm=cost.algorithm_for(message), seconds=seconds, bus_bytes_per_s=factor * size / seconds
     )
-
-
-def _algorithm(cost: object, message: float) -> str:
-    """Where the choice depends on the size, that of this size."""
-    by_size = getattr(cost, "algorithm_for", None)
-    return str(by_size(message) if by_size else getattr(cost, "algorithm", ""))
