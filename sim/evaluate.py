@@ -305,9 +305,10 @@ class Evaluation:
             for _, pattern in model.patterns():
                 for op in pattern.ops:
                     if isinstance(op, CommunicationOp):
-                        cost = model.price(op, 0)
-                        if cost.algorithm != "none":
-                            found[op.name] = f"{cost.algorithm} over {cost.tier}"
+                        cost, _ = model.price(op, 0)
+                        algorithm = cost.algorithm_for(op.message(model.lane(0)).size)
+                        if algorithm != "none":
+                            found[op.name] = f"{algorithm} over {cost.tier}"
         return found
 
     # -- together --------------------------------------------------------------------------------------------

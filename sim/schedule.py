@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sim.collectives import CollectiveCost
 from sim.fold import Classes
 from sim.kernels import Cost, Kernels
 from sim.lane import Lane
@@ -49,6 +50,9 @@ class Rendezvous(NamedTuple):
     seconds: Number
     floor: Number
     message: Message
+    kind: str = ""
+    gpus: tuple[int, ...] = ()
+    """What a network needs to know where messages share links."""
 
 
 class Price(NamedTuple):
@@ -112,7 +116,7 @@ def _last(makers: tuple[int, ...], ops: list[Op]) -> int | None:
     return max(waits) if waits else None
 
 
-Collective = Callable[[CommunicationOp, int], tuple[float, float, float]]
+Collective = Callable[[CommunicationOp, int], tuple[CollectiveCost, tuple[int, ...]]]
 
 
 class _Writer:
@@ -173,7 +177,7 @@ def track(
     Parameters
     ----------
     collective
-        (alpha, seconds per message byte, floor seconds per message byte) of an operation for the group of a rank.
+        Cost and GPUs of an operation for the group of a rank.
     """
     rank, of = lane.rank, classes.of
     active = [not op.only or all(mesh.coordinate(rank, a) == at for a, at in op.only) for op in pattern.ops]
@@ -186,15 +190,16 @@ def track(
             continue
         if isinstance(op, ComputeOp):
             work = op.work(lane)
-            cost = kernels.cost(work)
-            prices.append(Price(op.name, work, cost))
-            writer.compute(number, cost.seconds)
+            price = kernels.cost(work)
+            prices.append(Price(op.name, work, price))
+            writer.compute(number, price.seconds)
         elif isinstance(op, CommunicationOp):
-            alpha, per_byte, floor = collective(op, rank)
+            cost, gpus = collective(op, rank)
             message = op.message(lane)
             present = tuple(sorted({of[r] for r in mesh.group(rank, op.axes)}))
-            seconds = alpha + message.size * per_byte
-            meeting = Rendezvous((number, present), len(present), seconds, message.size * floor, message)
+            floor = message.size * cost.floor_seconds_per_byte
+            key = (number, present)
+            meeting = Rendezvous(key, len(present), cost.seconds(message.size), floor, message, op.kind, gpus)
             meetings[number] = meeting
             prices.append(Price(op.name, meeting=meeting))
     writer.flush()

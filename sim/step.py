@@ -163,17 +163,14 @@ class StageModel:
         gpus = [self.gpus[rank] for rank in ranks]
         return tuple(gpus if rooted else sorted(gpus))
 
-    def price(self, op: CommunicationOp, rank: int) -> CollectiveCost:
-        """The cost of a collective for the group of a rank."""
+    def price(self, op: CommunicationOp, rank: int) -> tuple[CollectiveCost, tuple[int, ...]]:
+        """The cost of a collective for the group of a rank, and the group's GPUs."""
+        gpus: tuple[int, ...]
         if op.kind == "send":
-            return self.machine.collectives.cost("send", (self.gpus_before[rank], self.gpus[rank]))
-        group = self._gpus(self.cut.mesh.group(rank, op.axes), op.kind in ("broadcast", "gather"))
-        return self.machine.collectives.cost(op.kind, group)
-
-    def collective(self, op: CommunicationOp, rank: int) -> tuple[float, float, float]:
-        """(alpha, seconds per message byte, floor seconds per message byte) for the group of a rank."""
-        cost = self.price(op, rank)
-        return cost.alpha, cost.seconds_per_byte, cost.floor_seconds_per_byte
+            gpus = (self.gpus_before[rank], self.gpus[rank])
+        else:
+            gpus = self._gpus(self.cut.mesh.group(rank, op.axes), op.kind in ("broadcast", "gather"))
+        return self.machine.collectives.cost(op.kind, gpus), gpus
 
     def classes(self, granularity: Granularity) -> Classes:
         """Lanes to run: one per class of equal ranks, or one per rank."""
@@ -196,7 +193,7 @@ class StageModel:
     def tracks(self, pattern: Pattern, classes: Classes) -> list[Track]:
         """Instructions of every lane for one segment."""
         return [
-            track(pattern, self.lane(rank), classes, self.machine.kernels, self.collective, self.cut.mesh)
+            track(pattern, self.lane(rank), classes, self.machine.kernels, self.price, self.cut.mesh)
             for rank in classes.representatives
         ]
 

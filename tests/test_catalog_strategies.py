@@ -132,7 +132,8 @@ def test_engines_names_of_degrees_are_accepted():
         ({"strategy": "tp", "tensor_parallel_size": 0}, "tensor_parallel_size: must be at least 1, not 0"),
         (
             {"strategy": "tp", "tp": 8, "kvp": 2},
-            "kvp: unknown key 'kvp'; known keys: strategy, tag, pp, replicas, stage_split, rank_order, two_batch_overlap, tp, ep",
+            "kvp: unknown key 'kvp'; known keys: strategy, tag, pp, replicas, stage_split, rank_order, "
+            "two_batch_overlap, tp, ep",
         ),
         ({"strategy": "tp", "tp": 8, "tag": ""}, "tag: must be text of at least 1 character, not ''"),
         (

@@ -21,7 +21,7 @@ def _layer(placed, on=None, rank=0, which=0) -> tuple[Track, list[str]]:
     on = on or UnitMachine(gemm=1.0)
 
     def price(op, rank):
-        return on.cost(op.kind)[:3]
+        return on.cost(op.kind), ()
 
     found = track(pattern, lane(placed, WORK, rank), unfolded(placed.cut.mesh.size), on, price, placed.cut.mesh)
     return found, [op.name for op in pattern.ops]
