@@ -61,6 +61,7 @@ class Granularity(StrEnum):
 
     folded = "folded"
     ranks = "ranks"
+    flows = "flows"
 
 
 def _complete_file(incomplete: str) -> list[str]:
@@ -93,7 +94,9 @@ Out = Annotated[
 ]
 Detail = Annotated[
     Granularity | None,
-    typer.Option(help="Simulate one rank of each class, or every rank. The answer is the same."),
+    typer.Option(
+        help="One rank of each class, every rank (the same answer), or every rank with messages that share links."
+    ),
 ]
 
 

@@ -7,8 +7,8 @@ cost: one per joined run of compute, two per collective, whatever the number of 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, Protocol
 
 import simpy
 
@@ -41,15 +41,30 @@ class Outcome(NamedTuple):
     events: int
 
 
+class Clock(NamedTuple):
+    """The engine's time, for those who do not know SimPy."""
+
+    now: Callable[[], float]
+    later: Callable[[float, Callable[[], None]], None]
+    """Calls a function after a delay in seconds."""
+
+
+class Transport(Protocol):
+    """Carries messages over links that they share."""
+
+    def begin(self, view: Rendezvous, done: Callable[[], None]) -> None:
+        """Carry one collective; call ``done`` when it has arrived."""
+
+
 class _Meeting:
     """One collective under way."""
 
-    __slots__ = ("done", "finished", "missing", "seconds", "started")
+    __slots__ = ("done", "finished", "missing", "started", "view")
 
     def __init__(self, env: simpy.Environment, members: int):
         self.done = env.event()
         self.missing = members
-        self.seconds = 0.0
+        self.view: Rendezvous | None = None
         self.started = 0.0
         self.finished = 0.0
 
@@ -57,8 +72,9 @@ class _Meeting:
 class _Hub:
     """Where the members of a collective meet."""
 
-    def __init__(self, env: simpy.Environment):
+    def __init__(self, env: simpy.Environment, transport: Callable[[Clock], Transport] | None):
         self.env = env
+        self.transport = transport(Clock(lambda: env.now, self._later)) if transport else None
         self.meetings: dict[tuple[int, tuple[int, tuple[int, ...]]], _Meeting] = {}
         self.events = 0
 
@@ -68,8 +84,8 @@ class _Hub:
         meeting = self.meetings.get(key)
         if meeting is None:
             meeting = self.meetings[key] = _Meeting(self.env, view.members)
-        if view.seconds > meeting.seconds:
-            meeting.seconds = view.seconds
+        if meeting.view is None or view.seconds > meeting.view.seconds:
+            meeting.view = view
         if before is None or before.done.processed:
             self._come(meeting)
         else:
@@ -82,10 +98,18 @@ class _Hub:
         meeting.missing -= 1
         if not meeting.missing:
             meeting.started = self.env.now
-            self.events += 2
-            timeout = self.env.timeout(meeting.seconds)
-            assert timeout.callbacks is not None
-            timeout.callbacks.append(lambda _: self._finish(meeting))
+            assert meeting.view
+            if self.transport:
+                self.transport.begin(meeting.view, lambda: self._finish(meeting))
+            else:
+                self.events += 1
+                self._later(meeting.view.seconds, lambda: self._finish(meeting))
+
+    def _later(self, delay: float, call: Callable[[], None]) -> None:
+        self.events += 1
+        timeout = self.env.timeout(delay)
+        assert timeout.callbacks is not None
+        timeout.callbacks.append(lambda _: call())
 
     def _finish(self, meeting: _Meeting) -> None:
         meeting.finished = self.env.now
@@ -161,7 +185,12 @@ class _Lane:
         return LaneState(self.finished, last, carried)
 
 
-def run(lanes: Sequence[Sequence[Track]], starts: Sequence[LaneState], spans: Spans | None = None) -> Outcome:
+def run(
+    lanes: Sequence[Sequence[Track]],
+    starts: Sequence[LaneState],
+    spans: Spans | None = None,
+    transport: Callable[[Clock], Transport] | None = None,
+) -> Outcome:
     """Run every lane's blocks, one after the other, from the given states.
 
     Parameters
@@ -172,9 +201,11 @@ def run(lanes: Sequence[Sequence[Track]], starts: Sequence[LaneState], spans: Sp
         Per lane when its streams are free.
     spans
         If given, (lane, block, stream, operation, begin, end) of every run of compute is appended.
+    transport
+        If given, makes what carries the messages; without it each collective takes the time it takes alone.
     """
     env = simpy.Environment()
-    hub = _Hub(env)
+    hub = _Hub(env, transport)
     running = [_Lane(hub, i, blocks, start, spans) for i, (blocks, start) in enumerate(zip(lanes, starts, strict=True))]
     env.run()
     return Outcome(tuple(r.state() for r in running), tuple(r.exposed for r in running), hub.events)

@@ -15,13 +15,14 @@ from sim.memory import ActivationProfile, CommunicationBuffers
 from sim.placement import PARTS, Placement
 from sim.program import CommunicationOp, Program
 from sim.rank_order import Order
-from sim.report import KvReport, LayoutReport, MemoryReport, RankGroup, StepReport, WeightsReport
+from sim.report import KvReport, LayoutReport, LinkReport, MemoryReport, RankGroup, StepReport, WeightsReport
 from sim.step import Granularity, Machine, StageModel, StagePass
 from sim.units import format_bytes
 from sim.workload import Sequences, Workload
 
 WAITING = "waiting for slower ranks"
 BUBBLE = "pipeline bubble"
+MOST_LINKS = 32
 
 
 class Choice(NamedTuple):
@@ -311,6 +312,21 @@ class Evaluation:
                             found[op.name] = f"{algorithm} over {cost.tier}"
         return found
 
+    def _links(self) -> tuple[LinkReport, ...]:
+        """The links that carried most in a pass over each stage, most bytes per second of bandwidth first."""
+        used = [item for one in self.best.passes for item in one.links.items()]
+        used.sort(key=lambda item: (-item[1].busy_seconds, -item[1].bytes, item[0]))
+        return tuple(
+            LinkReport(
+                source=source,
+                target=target,
+                bytes=use.bytes,
+                busy_seconds=use.busy_seconds,
+                peak_utilisation=min(use.peak, 1.0),
+            )
+            for (source, target), use in used[:MOST_LINKS]
+        )
+
     # -- together --------------------------------------------------------------------------------------------
 
     def report(self) -> LayoutReport:
@@ -343,6 +359,7 @@ class Evaluation:
             pieces=self.best.pieces,
             rank_order=self.best.order,
             collectives=self._collectives(),
+            links=self._links(),
         )
 
 

@@ -109,6 +109,18 @@ def order(evaluation: Evaluation, report: LayoutReport) -> str | None:
     return f"{report.tag}: best rank order is {names}, outermost first: {worth}; the slowest order takes {ratio:.2f}x"
 
 
+def links(report: LayoutReport) -> str | None:
+    """The busiest link, where messages share links."""
+    if not report.links:
+        return None
+    link = report.links[0]
+    share = 100 * link.busy_seconds / report.step.seconds
+    return (
+        f"{report.tag}: busiest link {link.source} to {link.target}: {format_bytes(link.bytes)} a step, "
+        f"busy {share:.0f} % of it, at most {100 * link.peak_utilisation:.0f} % full"
+    )
+
+
 def weights(report: LayoutReport) -> str | None:
     """Weights that are held more than once inside the layout."""
     copies = report.weights.duplication
@@ -145,6 +157,7 @@ def findings(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport])
             memory(report, evaluation.workload),
             weights(report),
             order(evaluation, report),
+            links(report),
             time(report),
         ]
         lines += [line for line in found if line]

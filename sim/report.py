@@ -84,6 +84,17 @@ class RankGroup(Noun):
     """Computing in one step (with pipeline stages: for one micro-batch)."""
 
 
+class LinkReport(Noun):
+    """One direction of a link in one step, at granularity ``flows``."""
+
+    source: str
+    target: str
+    bytes: float
+    busy_seconds: float
+    peak_utilisation: float
+    """Highest part of the bandwidth that the algorithms can reach on it."""
+
+
 class LayoutReport(Noun):
     """Everything about one layout."""
 
@@ -108,6 +119,8 @@ class LayoutReport(Noun):
     """Axes outermost first, or GPU numbers, where the layout says or asks for an order of ranks on GPUs."""
     collectives: dict[str, str] = Field(default_factory=dict)
     """Which algorithm each communication uses, and over which link."""
+    links: tuple[LinkReport, ...] = ()
+    """The busiest links first, at most 32 of them; filled at granularity ``flows``."""
 
 
 class Report(Noun):

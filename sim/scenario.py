@@ -48,8 +48,8 @@ class Scenario(Noun):
     layouts: tuple[SerializeAsAny[Strategy], ...] = Field(min_length=1)
     usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Fraction of the GPU's memory that an engine uses."""
-    granularity: Literal["folded", "ranks"] = "folded"
-    """Simulate one rank of each class, or every rank; the answer is the same."""
+    granularity: Literal["folded", "ranks", "flows"] = "folded"
+    """Simulate one rank of each class, or every rank (the same answer), or every rank with messages sharing links."""
 
     @field_validator("name", "description")
     @classmethod

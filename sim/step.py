@@ -26,9 +26,10 @@ from sim.program import CommunicationOp
 from sim.rank_order import Order, placed
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
+from sim.transport import FabricTransport, Link, LinkUse
 from sim.workload import Number, Phase, Sequences
 
-Granularity = Literal["folded", "ranks"]
+Granularity = Literal["folded", "ranks", "flows"]
 
 
 class Prepared(NamedTuple):
@@ -87,6 +88,8 @@ class StagePass(NamedTuple):
     classes: Classes
     lanes: tuple[LaneTotals, ...]
     events: int
+    links: dict[Link, LinkUse] = {}  # noqa: RUF012  never changed
+    """What the links carried, at granularity ``flows``."""
 
     @property
     def critical(self) -> LaneTotals:
@@ -174,7 +177,7 @@ class StageModel:
 
     def classes(self, granularity: Granularity) -> Classes:
         """Lanes to run: one per class of equal ranks, or one per rank."""
-        if granularity == "ranks":
+        if granularity != "folded":
             return unfolded(self.cut.mesh.size)
         fabric = self.machine.collectives.fabric
         return classify(self.program.asked, self.cut, self.lane, lambda group: fabric.group_shape(self._gpus(group)))
@@ -211,13 +214,15 @@ class StageModel:
             for lane, part in zip(totals, tracks, strict=True):
                 _add_compute(lane, part, count)
         start = engine.LaneState(0.0, 0.0, (0.0, 0.0))
-        if granularity == "ranks":
-            events = _run_ranks(totals, blocks, [start] * len(totals))
-        else:
+        links: dict[Link, LinkUse] = {}
+        if granularity == "folded":
             events = _run_folded(totals, blocks, [start] * len(totals))
+        else:
+            shared = granularity == "flows"
+            events, links = _run_ranks(totals, blocks, [start] * len(totals), self.machine if shared else None)
         for lane in totals:
             lane.idle = max(lane.idle, 0.0)
-        return StagePass(classes, tuple(totals), events)
+        return StagePass(classes, tuple(totals), events, links)
 
 
 _Blocks = list[tuple[int, Pattern, list[Track]]]
@@ -321,10 +326,20 @@ def _tail(lane: LaneTotals, seconds: float) -> None:
     lane.causes["communication"] = lane.causes.get("communication", 0.0) + seconds
 
 
-def _run_ranks(totals: list[LaneTotals], blocks: _Blocks, states: list[engine.LaneState]) -> int:
-    """Every rank and every layer as events, nothing folded."""
+def _run_ranks(
+    totals: list[LaneTotals], blocks: _Blocks, states: list[engine.LaneState], shared: Machine | None
+) -> tuple[int, dict[Link, LinkUse]]:
+    """Every rank and every layer as events, nothing folded; messages share the links of ``shared``."""
     sequence = [(pattern, tracks) for count, pattern, tracks in blocks for _ in range(count)]
-    outcome = engine.run([[tracks[i] for _, tracks in sequence] for i in range(len(totals))], states)
+    made: list[FabricTransport] = []
+
+    def transport(clock: engine.Clock) -> FabricTransport:
+        assert shared
+        made.append(FabricTransport(shared.collectives, clock))
+        return made[0]
+
+    lanes = [[tracks[i] for _, tracks in sequence] for i in range(len(totals))]
+    outcome = engine.run(lanes, states, None, transport if shared else None)
     for lane, state, exposed in zip(totals, outcome.states, outcome.exposed, strict=True):
         for (block, slot), wait in exposed.items():
             pattern, entry = sequence[block][0], sequence[block - 1][0] if block else None
@@ -332,4 +347,4 @@ def _run_ranks(totals: list[LaneTotals], blocks: _Blocks, states: list[engine.La
         lane.seconds = max(state.compute, state.communication)
         if lane.seconds > state.compute:
             _tail(lane, lane.seconds - state.compute)
-    return outcome.events
+    return outcome.events, made[0].use() if made else {}
