@@ -148,11 +148,11 @@ class Evaluation:
         busy = sum(lane.busy for lane in lanes)
         exposed = max(0.0, sum(lane.seconds for lane in lanes) - busy - idle)
         cause, share = max(causes.items(), key=lambda item: item[1], default=("nothing", 0.0))
-        order = sorted(breakdown.items(), key=lambda item: -item[1])
         return StepReport(
             seconds=seconds,
             floor_seconds=floor,
-            breakdown={name: value for name, value in order if value > 0},
+            breakdown=_falling(breakdown),
+            causes=_falling(causes),
             exposed_communication_seconds=exposed,
             bottleneck=f"{cause} ({100 * share / seconds:.0f} %)" if seconds else cause,
         )
@@ -200,9 +200,26 @@ class Evaluation:
         """The class of ranks that needs the most memory."""
         return max(self.kinds, key=lambda kind: kind.total(self.replica))
 
+    @cached_property
+    def _candidates(self) -> list[_Kind]:
+        """Classes of ranks of which one is the fullest at any batch and context.
+
+        Dealt tokens never give a rank more than the first one; runs of tokens and windows may, so there every
+        holder counts.
+        """
+        cut = self.placement.cut
+        windows = any(layer.attention and layer.attention.window for layer in self.placement.model.kinds)
+        if cut.kv_ranks == 1 or (cut.ownership.rule != "contiguous" and not windows):
+            return self.kinds
+        found = []
+        for kind in self.kinds:
+            holders = {cut.mesh.index(rank, cut.kv_axes): rank for rank in reversed(kind.ranks)}
+            found += [_Kind(self, kind.stage, (rank,), kind.busy) for rank in holders.values()]
+        return found
+
     def _fits(self, sequences: Sequences) -> bool:
         capacity = self.machine.kernels.gpu.memory_bytes
-        return all(kind.total(sequences) <= capacity for kind in self.kinds)
+        return all(kind.total(sequences) <= capacity for kind in self._candidates)
 
     def _limits(self) -> tuple[int, int]:
         """Largest batch (of the longest context given) and longest context (at this batch) that fit."""
@@ -243,6 +260,10 @@ class Evaluation:
             share = self.workload.sequences.share(index, self.strategy.replicas)
             shares[share] = shares.get(share, 0) + 1
         held = sum(n * self._held_kv(share) for share, n in shares.items())
+        if held < unique:
+            raise ProgramError(
+                f"{self.strategy.label}: all ranks together hold {held} bytes of KV, one copy is {unique}"
+            )
         lanes = [(kind, self._lane(kind.ranks[0], self.replica)) for kind in self.kinds]
         attentions = [layer.attention for layer in placement.model.kinds if layer.attention]
         return KvReport(
@@ -312,6 +333,11 @@ class Evaluation:
                             found[op.name] = f"{algorithm} over {cost.tier}"
         return found
 
+    def _tokens_per_user(self) -> float:
+        """Tokens that a sequence gains in a step: one in decode, its prompt (on average) in prefill."""
+        every = self.workload.sequences
+        return every.tokens / every.count if self.workload.phase == "prefill" else 1.0
+
     def _links(self) -> tuple[LinkReport, ...]:
         """The links that carried most in a pass over each stage, most bytes per second of bandwidth first."""
         used = [item for one in self.best.passes for item in one.links.items()]
@@ -353,7 +379,7 @@ class Evaluation:
             weights=self.weights(),
             memory=memory,
             step=step,
-            tokens_per_s_per_user=1 / step.seconds,
+            tokens_per_s_per_user=self._tokens_per_user() / step.seconds,
             output_tokens_per_s_per_gpu=batch / step.seconds / self.gpus,
             ranks=self.ranks(),
             pieces=self.best.pieces,
@@ -388,6 +414,11 @@ class _Kind:
         lane = e._lane(self.ranks[0], sequences)
         used = self.weight_bytes + e.placement.kv_bytes(self.stage, lane) + self.activations(lane)
         return int(used + e._buffers.bytes(lane) + e.reserve)
+
+
+def _falling(parts: dict[str, float]) -> dict[str, float]:
+    """Parts of a step, largest first, without those that take no time."""
+    return {name: value for name, value in sorted(parts.items(), key=lambda item: -item[1]) if value > 0}
 
 
 def ranges(numbers: list[int]) -> str:

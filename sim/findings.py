@@ -48,7 +48,9 @@ def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
             lives = "some live on several ranks"
         stopped = ""
         if evaluation.workload.phase == "decode" and not ranks % each:
-            stopped = f", and KV read time stopped falling at {each} rank{'s' if each > 1 else ''}"
+            stopped = f", and KV read time stopped falling at {each} ranks"
+            if each == 1:
+                stopped = ", and more ranks do not make KV reads any shorter"
         return (
             f"{report.tag}: {ranks} ranks share {_heads(fewest)}, so {lives}: {_fraction(copies)} of all KV bytes "
             f"are copies ({copies:.2f}x){stopped}"
@@ -109,6 +111,20 @@ def order(evaluation: Evaluation, report: LayoutReport) -> str | None:
     return f"{report.tag}: best rank order is {names}, outermost first: {worth}; the slowest order takes {ratio:.2f}x"
 
 
+def pieces(evaluation: Evaluation, report: LayoutReport) -> str | None:
+    """Into how many pieces the attention phase is cut, where the layout may choose."""
+    tried = {choice.pieces for choice in evaluation.choices}
+    if len(tried) < 2:
+        return None
+    if report.pieces == 1:
+        return f"{report.tag}: cutting the batch to hide the exchange (HOP-B) does not pay here: one piece is fastest"
+    whole = min(c.seconds for c in evaluation.choices if c.pieces == 1)
+    gain = 100 * (whole / report.step.seconds - 1)
+    return (
+        f"{report.tag}: the batch is cut into {report.pieces} pieces to hide the exchange (HOP-B): {gain:.1f} % faster"
+    )
+
+
 def links(report: LayoutReport) -> str | None:
     """The busiest link, where messages share links."""
     if not report.links:
@@ -127,7 +143,7 @@ def weights(report: LayoutReport) -> str | None:
     if copies < 1 + NOTABLE:
         return None
     extra = (report.weights.held_bytes - report.weights.unique_bytes) / report.gpus
-    return f"{report.tag}: weights are held {copies:.2f}x, {format_bytes(extra)} of copies on each GPU"
+    return f"{report.tag}: weights are held {copies:.2f}x, {format_bytes(extra)} of copies per GPU on average"
 
 
 def ranking(reports: Sequence[LayoutReport]) -> Iterator[str]:
@@ -157,6 +173,7 @@ def findings(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport])
             memory(report, evaluation.workload),
             weights(report),
             order(evaluation, report),
+            pieces(evaluation, report),
             links(report),
             time(report),
         ]
@@ -180,11 +197,14 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
         lines.append("slower kernels while communication runs beside them on the same GPU")
     fabric = evaluations[0].machine.collectives.fabric
     kinds = {kind for _, kind in fabric.graph.nodes(data="kind")}
-    if "nvswitch" in kinds:
-        lines.append("all-reduce inside the NVSwitch (SHARP): rings and direct exchange only")
+    if evaluations[0].granularity != "flows":
+        lines.append("messages of several groups on one link at a time; --granularity flows lets them share it")
     if "ib_switch" in kinds:
         lines.append("other traffic on the network, and adaptive routing")
     gpu = evaluations[0].machine.kernels.gpu
     if not gpu.name.startswith(gpu.constants):
         lines.append(f"measurements of the {gpu.name}: its kernels reach the fractions measured on the {gpu.constants}")
+    longest = max(length for _, length in workload.sequences.groups)
+    if model.max_context and longest > model.max_context:
+        lines.append(f"what the model does beyond the {model.max_context:,} positions that its checkpoint states")
     return (*lines, *model.not_modelled)

@@ -8,7 +8,7 @@ layout whose ranks all differ is simply not folded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +90,13 @@ def _signature(answer: object) -> Hashable:
     return answer
 
 
-def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Shape) -> Classes:
+def classify(
+    asked: Questions,
+    cut: Cut,
+    lane: Callable[[int], Lane],
+    shape: Shape,
+    more: Sequence[Sequence[Hashable]] = (),
+) -> Classes:
     """Classes of the ranks of one stage.
 
     Parameters
@@ -101,9 +107,11 @@ def classify(asked: Questions, cut: Cut, lane: Callable[[int], Lane], shape: Sha
         The figures of a rank.
     shape
         How a group of ranks sits on the fabric; equal shapes cost the same.
+    more
+        Further figures, one entry per rank each.
     """
     mesh, size = cut.mesh, cut.mesh.size
-    columns: list[list[Hashable]] = []
+    columns: list[list[Hashable]] = [list(c) for c in more if len(set(c)) > 1]
 
     def column(axes: tuple[str, ...], answer: Callable[[Lane], object]) -> None:
         """Ask one rank per coordinate on ``axes``, on which alone the answer depends."""

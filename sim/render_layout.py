@@ -44,6 +44,8 @@ def _detail(report: Report, layout: LayoutReport) -> Iterable[RenderableType]:
     yield bullets(_summary(layout))
     yield from _section("Memory of the fullest rank", _memory(layout))
     yield from _section("Time of one step on the slowest rank", _time(layout))
+    if layout.step.causes:
+        yield from _section("What the step is bound by", _causes(layout))
     yield from _section("Ranks, equal ones together", _ranks(layout))
     yield from remarks(report)
     if report.assumptions:
@@ -101,6 +103,13 @@ def _row(words: str, amount: str, share: float) -> list[Text]:
 
 def _bar(share: float) -> Text:
     return Text("█" * min(round(_BAR * share), _BAR), style="red" if share > 1 else "cyan")
+
+
+def _causes(layout: LayoutReport) -> RenderableType:
+    """The step once more, by what bounds it."""
+    step = layout.step
+    rows = [_row(name, ms(seconds), seconds / step.seconds) for name, seconds in step.causes.items()]
+    return table((Column("bound by", right=False), Column("ms"), Column("share"), Column("", right=False)), rows)
 
 
 def _time(layout: LayoutReport) -> RenderableType:

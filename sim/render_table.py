@@ -71,7 +71,8 @@ def to_text(parts: Iterable[RenderableType], width: int, color: bool) -> str:
     with console.capture() as captured:
         for part in parts:
             console.print(part)
-    return "\n".join(line.rstrip() for line in captured.get().split("\n"))
+    # no-break spaces have kept "53 %" together; whoever copies the text wants plain ones
+    return "\n".join(line.rstrip() for line in captured.get().replace("\u00a0", " ").split("\n"))
 
 
 def subject(resolved: Mapping[str, Any]) -> str:
@@ -224,7 +225,7 @@ def _time_cells(layout: LayoutReport) -> list[Text]:
 def _why(layout: LayoutReport) -> Text:
     """The bottleneck, or why the layout does not fit."""
     if layout.feasible:
-        return Text(layout.step.bottleneck)
+        return Text(layout.step.bottleneck.replace(" %)", "\u00a0%)"))
     memory = layout.memory
     if memory.total_bytes > memory.capacity_bytes:
         digits = 0 if memory.total_bytes - memory.capacity_bytes > GIB else 2

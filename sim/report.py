@@ -63,6 +63,8 @@ class StepReport(Noun):
     """The same operations at data-sheet bandwidth and peak, without any launch or message latency."""
     breakdown: dict[str, float]
     """Seconds by operation on the critical rank; communication counts with the part that nothing hides."""
+    causes: dict[str, float] = Field(default_factory=dict)
+    """The same seconds by what bounds them: KV reads, weight reads, compute, kernel overhead, each collective."""
     exposed_communication_seconds: float
     bottleneck: str
 
@@ -111,6 +113,7 @@ class LayoutReport(Noun):
     memory: MemoryReport
     step: StepReport
     tokens_per_s_per_user: float
+    """Generated tokens in decode, prompt tokens in prefill."""
     output_tokens_per_s_per_gpu: float
     ranks: tuple[RankGroup, ...]
     pieces: int = 1

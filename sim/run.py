@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sim.collectives import Collectives
 from sim.constants_fabric import load_fabric_constants
+from sim.errors import LayoutError
 from sim.evaluate import Evaluation
 from sim.findings import findings, left_out
 from sim.hardware import Gpu
@@ -46,8 +47,15 @@ def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
     ------
     ScenarioError
         If there is no layout with this tag.
+    LayoutError
+        If the layout cannot exist for this model or needs more GPUs than there are.
     """
     strategy = scenario.layout(layout) if isinstance(layout, str) else layout
+    if problems := strategy.check(scenario.model, scenario.workload.phase):
+        raise LayoutError(problems)
+    if (gpus := strategy.gpus(scenario.model)) > scenario.topology.gpu_count:
+        text = f"{strategy.label} needs {gpus} GPUs, the topology ({scenario.topology.kind}) has"
+        raise LayoutError(f"{text} {scenario.topology.gpu_count}")
     precision = scenario.precision.resolve(scenario.model)
     return Evaluation(
         Placement(scenario.model, strategy, precision),
@@ -107,5 +115,14 @@ def assumptions(scenario: Scenario) -> dict[str, str]:
         found[f"collective constants {name}"] = source
     if scenario.model.source:
         found[f"model {scenario.model.name}"] = scenario.model.source
+    precision = scenario.precision.resolve(scenario.model)
+    attention = "fp8" if precision.kv.bits <= 8 else "bf16"
+    found["attention arithmetic"] = f"at the {attention} rate, because the cache is {precision.kv_cache}"
+    rate = precision.of("dense_ffn", True).rate
+    if rate not in gpu.peak:
+        found["matrix rate"] = f"{gpu.name} does not multiply {rate}: the next wider rate it has is taken"
+    found["communication buffers"] = (
+        "vLLM 0.33.0 custom all-reduce buffer of 8 MiB; DeepEP and TensorRT-LLM expert buffers"
+    )
     found["usable memory"] = f"{scenario.usable_memory:g} of the capacity, from the scenario"
     return found

@@ -10,17 +10,17 @@ left out is filled in and written out by ``Scenario.resolved``:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
+from sim.catalog_gpus import gpu_names, load_gpu
+from sim.catalog_models import load_model, model_names
 from sim.catalog_scenarios import find_scenario
 from sim.documents import read_file
-from sim.errors import InputError, Problem, ScenarioError
+from sim.errors import Problem, ScenarioError
 from sim.explain import explain, show, unknown_key
 from sim.hardware import Gpu
 from sim.model import Model
@@ -92,12 +92,12 @@ class Scenario(Noun):
 
         Models and GPUs of the catalogue are named, all others are written in full.
         """
-        model, gpu = _by_name(self.model, load_model), _by_name(self.gpu, load_gpu)
+        model, gpu = _by_name(self.model, load_model, model_names()), _by_name(self.gpu, load_gpu, gpu_names())
         fixed = {"name": self.name, "description": self.description, "model": model, "gpu": gpu}
         return {
             **fixed,
             "topology": _plain(self.topology),
-            "precision": _plain(self.precision),
+            "precision": _plain(self.precision.resolve(self.model)),
             "workload": _plain(self.workload),
             "usable_memory": self.usable_memory,
             "granularity": self.granularity,
@@ -109,12 +109,9 @@ def _plain(noun: Noun) -> dict[str, Any]:
     return noun.model_dump(mode="json", exclude_none=True)
 
 
-def _by_name(noun: Any, load: Callable[[str], Any]) -> str | dict[str, Any]:
-    try:
-        known = load(noun.name)
-    except InputError:
-        known = None
-    return str(noun.name) if known == noun else _plain(noun)
+def _by_name(noun: Any, load: Callable[[str], Any], catalogue: Sequence[str]) -> str | dict[str, Any]:
+    """The name, if the catalogue has exactly this; a file or folder of that name does not count."""
+    return str(noun.name) if noun.name in catalogue and load(noun.name) == noun else _plain(noun)
 
 
 def load_scenario(path: str | Path) -> Scenario:

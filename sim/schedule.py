@@ -170,16 +170,18 @@ class _Writer:
 
 
 def track(
-    pattern: Pattern, lane: Lane, classes: Classes, kernels: Kernels, collective: Collective, mesh: Mesh
+    pattern: Pattern, lane: Lane, rank: int, classes: Classes, kernels: Kernels, collective: Collective, mesh: Mesh
 ) -> Track:
     """Instructions of one lane for one segment.
 
     Parameters
     ----------
+    lane, rank
+        The figures, and the rank whose place on the mesh and on the machine counts.
     collective
         Cost and GPUs of an operation for the group of a rank.
     """
-    rank, of = lane.rank, classes.of
+    of = classes.of
     active = [not op.only or all(mesh.coordinate(rank, a) == at for a, at in op.only) for op in pattern.ops]
     writer = _Writer(pattern, active)
     prices: list[Price] = []

@@ -16,7 +16,7 @@ import numpy as np
 from sim import engine
 from sim.collectives import CollectiveCost, Collectives
 from sim.fold import Classes, Questions, classify, questions, unfolded
-from sim.handover import handover
+from sim.handover import GatherSlices, handover
 from sim.kernels import Kernels
 from sim.lane import Lane
 from sim.lower import cut_of, lower
@@ -180,7 +180,13 @@ class StageModel:
         if granularity != "folded":
             return unfolded(self.cut.mesh.size)
         fabric = self.machine.collectives.fabric
-        return classify(self.program.asked, self.cut, self.lane, lambda group: fabric.group_shape(self._gpus(group)))
+        routes = [fabric.group_shape(pair) for pair in zip(self.gpus_before, self.gpus, strict=False)]
+        more = [routes] if routes else []
+        asked = self.program.asked
+        if self.program.handover:
+            axes = [op.axes for op in self.program.handover.ops if isinstance(op, GatherSlices)]
+            asked = asked._replace(groups=tuple(dict.fromkeys((*asked.groups, *axes))))
+        return classify(asked, self.cut, self.lane, lambda group: fabric.group_shape(self._gpus(group)), more)
 
     def patterns(self) -> list[tuple[int, Pattern]]:
         """The segments of this stage in order, with how often each repeats."""
@@ -196,7 +202,7 @@ class StageModel:
     def tracks(self, pattern: Pattern, classes: Classes) -> list[Track]:
         """Instructions of every lane for one segment."""
         return [
-            track(pattern, self.lane(rank), classes, self.machine.kernels, self.price, self.cut.mesh)
+            track(pattern, self.lane(rank), rank, classes, self.machine.kernels, self.price, self.cut.mesh)
             for rank in classes.representatives
         ]
 

@@ -143,6 +143,11 @@ class Strategy(Noun):
             found.append(Problem(f"{self.kind} runs {' and '.join(self.phases)} only, not {phase}", "strategy"))
         if self.pp > model.layers:
             found.append(Problem(f"{self.pp} stages are more than the {model.layers} layers", "pp"))
+        if not found and self.two_batch_overlap:
+            cut = self.cut(model)
+            if sliced := [a for a in cut.trim(self.tokens()) if a not in cut.sequence_axes]:
+                text = f"a batch cannot run in halves where its tokens are sliced over {'·'.join(sliced)}; leave it out"
+                found.append(Problem(text, "two_batch_overlap"))
         if not found:
             found += _divisions(self, model)
             if isinstance(self.rank_order, tuple):
@@ -178,9 +183,10 @@ def _divisions(strategy: Strategy, model: Model) -> list[Problem]:
             axes = cut.axes(role)
             ranks = cut.mesh.count(axes)
             if role in sizes and sizes[role] % ranks:
-                over = "·".join(axes)
+                over = "·".join("ranks of one expert group" if a == "tpf" else a for a in axes)
                 text = f"{ranks} ranks ({over}) do not divide the {sizes[role]:,} {words} of {model.name}"
-                found.setdefault(text, Problem(f"{text}; choose {divisors(sizes[role])}", axes[-1]))
+                key = "ep" if axes[-1] == "tpf" else axes[-1]
+                found.setdefault(text, Problem(f"{text}; choose {divisors(sizes[role])}", key))
         slots = cut.dim("experts", sizes["experts"]).size if "experts" in sizes else 0
         ranks = cut.mesh.count(cut.axes("experts"))
         if cut.redundant_experts and slots % ranks:

@@ -24,6 +24,7 @@ from sim.step import Machine, StageModel
 from sim.workload import Number, Phase, Sequences, larger
 
 Array = np.ndarray[Any, np.dtype[Any]]
+MOST_BYTES = 2.0**62
 
 
 class Points(NamedTuple):
@@ -60,7 +61,13 @@ def sweep(
         If lengths differ, or a number is below 1, or a context is shorter than its query tokens.
     """
     try:
-        b, c, q = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.int64)) for x in (batch, context, query_tokens)))
+        given = [np.atleast_1d(np.asarray(x)) for x in (batch, context, query_tokens)]
+        if any(x.dtype.kind not in "iuf" or not np.isfinite(x).all() for x in given):
+            raise ValueError("not a number")
+        whole = [x.astype(np.int64) for x in given]
+        if any((x != y).any() for x, y in zip(given, whole, strict=True)):
+            raise ValueError("not a whole number")
+        b, c, q = np.broadcast_arrays(*whole)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"batch, context and query_tokens must be whole numbers of one length: {error}") from None
     for name, values in (("batch", b), ("context", c), ("query_tokens", q)):
@@ -68,6 +75,13 @@ def sweep(
             raise InputError(f"{name} must be 1 or more at every point")
     if phase == "decode" and (c < q).any():
         raise InputError("a context must hold at least the query tokens of its step")
+    cached = sum(
+        n * placement.precision.kv.bytes(k.attention.cached_heads * k.attention.cache_elements)
+        for k, n in placement.model.kinds.items()
+        if k.attention
+    )
+    if float(b.max()) * float(c.max()) * max(cached, placement.model.hidden * placement.model.vocab) > MOST_BYTES:
+        raise InputError("batch x context is too large for 64-bit arithmetic; ask simulate for such a point")
     strategy, groups = placement.strategy, placement.cut.sequence_groups
     replica = Sequences(((b, c),)).share(0, strategy.replicas)
     group = -(-replica.count // groups)

@@ -56,7 +56,7 @@ class DecodeContextParallel(Strategy):
     def engine_notes(self, model: Model) -> list[str]:
         """vLLM's rules for grouped-query attention and windows."""
         notes = []
-        for a in {layer.attention for layer in model.kinds if layer.attention}:
+        for a in dict.fromkeys(layer.attention for layer in model.kinds if layer.attention):
             if self.dcp == 1:
                 break
             if isinstance(a, GroupedQueryAttention):
@@ -68,7 +68,7 @@ class DecodeContextParallel(Strategy):
                     )
             if a.window:
                 notes.append("vLLM refuses dcp on sliding-window layers")
-        return notes
+        return list(dict.fromkeys(notes))
 
     def cut(self, model: Model) -> Cut:
         """Heads over ``tpa`` during attention, over all ranks before and after it."""

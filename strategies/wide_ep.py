@@ -15,7 +15,7 @@ from sim.builder import Builder
 from sim.cut import Cut, ExpertPlacement
 from sim.errors import Problem
 from sim.mesh import Mesh
-from sim.model import Model
+from sim.model import Model, MoeFfn
 from sim.program import Value
 from sim.strategy import DATA, EXPERT, TENSOR, Strategy, degree, has_experts
 
@@ -53,6 +53,13 @@ class WideExpertParallel(Strategy):
             found.append(Problem(f"{text} (for fewer, use attention_dp)", "ep"))
         if not has_experts(model):
             found.append(Problem(f"{model.name} has no experts to spread; use attention_dp", "strategy"))
+        for ffn in dict.fromkeys(layer.ffn for layer in model.kinds):
+            if isinstance(ffn, MoeFfn):
+                each = -(-(ffn.experts + self.redundant_experts) // ranks)
+                most = ranks * min(ffn.top_k, each) / ffn.top_k
+                if self.imbalance > most:
+                    text = f"{self.imbalance:g} is more than all tokens on one rank; at most {most:g} is possible"
+                    found.append(Problem(text, "imbalance"))
         return found
 
     def cut(self, model: Model) -> Cut:

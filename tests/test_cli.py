@@ -82,7 +82,7 @@ def test_compare_json_keeps_the_promised_keys(small, capsys):
     assert {"duplication", "bytes_per_rank"} <= layout["weights"].keys()
     memory = ["capacity", "weights", "kv", "activations", "communication", "reserve", "total"]
     assert {*(f"{part}_bytes" for part in memory), "max_batch", "max_context"} <= layout["memory"].keys()
-    step = {"seconds", "floor_seconds", "breakdown", "exposed_communication_seconds", "bottleneck"}
+    step = {"seconds", "floor_seconds", "breakdown", "causes", "exposed_communication_seconds", "bottleneck"}
     assert step <= layout["step"].keys()
 
 

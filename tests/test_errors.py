@@ -89,7 +89,7 @@ CASES = {
     ),
     "a granularity that does not exist": (
         HEAD + TP8 + "granularity: flow",
-        ["s.yaml:6:1: granularity: must be folded or ranks, not 'flow'"],
+        ["s.yaml:6:1: granularity: must be folded, ranks or flows, not 'flow'"],
     ),
     "no layouts": (
         HEAD + "layouts: []",

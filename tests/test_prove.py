@@ -104,7 +104,14 @@ def test_prefill_is_proved_where_a_strategy_has_it():
 def test_a_price_for_a_tensor_that_does_not_exist_is_not_proved():
     proof = prove(MLA, Helix(kvp=4, exchange_space="paper_hidden"))
     assert not proof.ok
-    assert "attention.all_to_all: bytes sent" in proof.difference
+    assert "a price only, which no execution can show" in proof.difference
+
+
+@pytest.mark.parametrize("kv", ["nvfp4", "mxfp4", "mxfp8", "fp8_group", "int4", "fp32"])
+def test_cache_formats_with_scales_are_accounted_in_whole_bytes(kv):
+    for model in (GQA, MLA, SAMPLE_MODELS["windowed"]):
+        proof = prove(model, TensorParallel(tp=8), Precision(kv_cache=kv))
+        assert proof.ok, proof.difference
 
 
 # -- broken variants -------------------------------------------------------------------------------------

@@ -127,7 +127,10 @@ def _(op: ops.ExchangeShares, world: World) -> None:
     for members in _groups(op, world):
         pieces = [m.get(op.inputs[0]) for m in members]
         statistics = [_statistics(p, op.statistics) for p in pieces]
-        width = pieces[0].array.shape[2]  # what is really there, also where another width is priced
+        width = pieces[0].array.shape[2]
+        if op.width not in (None, width):
+            priced = f"{op.width} features per head are priced, {width} exist"
+            raise ProofError(f"{op.name}: {priced}: this is a price only, which no execution can show")
         for rank, own in zip(members, pieces, strict=True):
             start, count = world.cut.range(op.outputs[0].dims[0], rank.number)
             at = slice(start - own.ranges[0][0], start - own.ranges[0][0] + count)

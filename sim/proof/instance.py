@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sim.cut import Cut
+from sim.formats import NumberFormat
 from sim.lower import cut_of
 from sim.model import Attention, Ffn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn
 from sim.strategy import Strategy
+from sim.workload import Precision
 
 WINDOW, BLOCK = 5, 2
 
@@ -21,21 +23,29 @@ def _at_least(least: int, ranks: int) -> int:
     return -(-least // ranks) * ranks
 
 
-def _attention(a: Attention | None) -> Attention | None:
+def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
+    """Few elements per head, but so many that a cached token takes whole bytes in the cache's format."""
+    wide = kv.denominator > 2
     if isinstance(a, GroupedQueryAttention):
-        v = 4 if a.v_head_dim == a.head_dim else 6
+        same = a.v_head_dim == a.head_dim
+        head, value = ((16, 16) if same else (24, 8)) if wide else ((4, 4) if same else (4, 6))
         return GroupedQueryAttention(
             query_heads=a.query_heads,
             kv_heads=a.kv_heads,
-            head_dim=4,
-            v_head_dim=v,
+            head_dim=head,
+            v_head_dim=value,
             window=WINDOW if a.window else None,
             shared_kv=a.shared_kv,
         )
     if isinstance(a, LatentAttention):
-        lora = 8 if a.q_lora_rank else None
+        latent, rope = (24, 8) if wide else (6, 2)
         return LatentAttention(
-            query_heads=a.query_heads, q_lora_rank=lora, kv_lora_rank=6, rope_dim=2, nope_dim=4, v_head_dim=3
+            query_heads=a.query_heads,
+            q_lora_rank=8 if a.q_lora_rank else None,
+            kv_lora_rank=latent,
+            rope_dim=rope,
+            nope_dim=4,
+            v_head_dim=3,
         )
     return None
 
@@ -55,7 +65,7 @@ def _ffn(f: Ffn | None, cut: Cut) -> Ffn | None:
     return f.model_copy(update={"width": width("ffn", 8), "bias": False})
 
 
-def scaled(model: Model, strategy: Strategy) -> Model:
+def scaled(model: Model, strategy: Strategy, precision: Precision) -> Model:
     """The small model that a layout of ``model`` is executed with."""
     cut = cut_of(strategy, model)
     ranks = cut.mesh.size
@@ -63,7 +73,7 @@ def scaled(model: Model, strategy: Strategy) -> Model:
     each = 2 if ranks * len(model.runs) <= 32 else 1
     runs = []
     for count, layer in model.runs[:6]:
-        small = Layer(attention=_attention(layer.attention), ffn=_ffn(layer.ffn, cut))
+        small = Layer(attention=_attention(layer.attention, precision.kv), ffn=_ffn(layer.ffn, cut))
         runs.append(LayerRun(count=min(count, each), layer=small))
     missing = strategy.pp - sum(run.count for run in runs)
     if missing > 0:

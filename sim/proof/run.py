@@ -65,7 +65,7 @@ def prove(
     precision = (precision or Precision()).resolve(model)
     if problems := strategy.check(model, phase):
         raise InputError(problems)
-    small = scaled(model, strategy)
+    small = scaled(model, strategy, precision)
     if problems := strategy.check(small, phase):
         raise InputError([p._replace(message=f"cannot be scaled down: {p.message}") for p in problems])
     tally = _Tally()
