@@ -11,9 +11,10 @@ from sim.errors import FloorError, ProgramError
 from sim.lane import Lane
 from sim.limits import largest
 from sim.lower import lower
-from sim.memory import ActivationProfile, CommunicationBuffers
+from sim.memory import CommunicationBuffers
 from sim.placement import PARTS, Placement
 from sim.program import CommunicationOp, Program
+from sim.rank_kinds import RankKind, ranges
 from sim.rank_order import Order
 from sim.report import KvReport, LayoutReport, LinkReport, MemoryReport, RankGroup, StepReport, WeightsReport
 from sim.step import Granularity, Machine, StageModel, StagePass
@@ -159,18 +160,21 @@ class Evaluation:
 
     # -- memory ----------------------------------------------------------------------------------------------
 
-    def _lane(self, rank: int, sequences: Sequences) -> Lane:
+    def lane(self, rank: int, sequences: Sequences) -> Lane:
+        """The figures of a rank with these sequences of a replica."""
         w = self.workload
         precision = self.placement.precision
         return Lane(rank, self.placement.cut, sequences, w.phase, w.query_tokens, precision, w.generated)
 
     @cached_property
-    def _program(self) -> Program:
+    def program(self) -> Program:
+        """The program of a step, with the chosen number of pieces."""
         return lower(self.placement.model, self.strategy, self.workload.phase, self.best.pieces)
 
     @cached_property
-    def _buffers(self) -> CommunicationBuffers:
-        return CommunicationBuffers(self._program)
+    def buffers(self) -> CommunicationBuffers:
+        """What the communication libraries register."""
+        return CommunicationBuffers(self.program)
 
     @cached_property
     def reserve(self) -> int:
@@ -179,7 +183,7 @@ class Evaluation:
         return capacity - int(capacity * self.usable_memory)
 
     @cached_property
-    def kinds(self) -> list[_Kind]:
+    def kinds(self) -> list[RankKind]:
         """Every class of ranks of every stage, with its memory: ranks that hold the same and compute the same."""
         found = []
         for stage, one in enumerate(self.best.passes):
@@ -192,16 +196,16 @@ class Evaluation:
                 for rank, key in enumerate(zip(times.of, holds.of, strict=True)):
                     both.setdefault(key, []).append(rank)
                 members = map(tuple, both.values())
-            found += [_Kind(self, stage, ranks, one.lanes[times.of[ranks[0]]].busy) for ranks in members]
+            found += [RankKind(self, stage, ranks, one.lanes[times.of[ranks[0]]].busy) for ranks in members]
         return found
 
     @cached_property
-    def fullest(self) -> _Kind:
+    def fullest(self) -> RankKind:
         """The class of ranks that needs the most memory."""
         return max(self.kinds, key=lambda kind: kind.total(self.replica))
 
     @cached_property
-    def _candidates(self) -> list[_Kind]:
+    def _candidates(self) -> list[RankKind]:
         """Classes of ranks of which one is the fullest at any batch and context.
 
         Dealt tokens never give a rank more than the first one; runs of tokens and windows may, so there every
@@ -214,7 +218,7 @@ class Evaluation:
         found = []
         for kind in self.kinds:
             holders = {cut.mesh.index(rank, cut.kv_axes): rank for rank in reversed(kind.ranks)}
-            found += [_Kind(self, kind.stage, (rank,), kind.busy) for rank in holders.values()]
+            found += [RankKind(self, kind.stage, (rank,), kind.busy) for rank in holders.values()]
         return found
 
     def _fits(self, sequences: Sequences) -> bool:
@@ -236,7 +240,7 @@ class Evaluation:
     def memory(self) -> MemoryReport:
         """Memory of the fullest rank by part."""
         kind = self.fullest
-        lane = self._lane(kind.ranks[0], self.replica)
+        lane = self.lane(kind.ranks[0], self.replica)
         batch, context = self._limits()
         return MemoryReport(
             capacity_bytes=self.machine.kernels.gpu.memory_bytes,
@@ -244,7 +248,7 @@ class Evaluation:
             **{f"{part}_bytes": kind.weights[part] for part in PARTS},
             kv_bytes=self.placement.kv_bytes(kind.stage, lane),
             activations_bytes=kind.activations(lane),
-            communication_bytes=self._buffers.bytes(lane),
+            communication_bytes=self.buffers.bytes(lane),
             reserve_bytes=self.reserve,
             total_bytes=kind.total(self.replica),
             max_batch=batch,
@@ -264,7 +268,7 @@ class Evaluation:
             raise ProgramError(
                 f"{self.strategy.label}: all ranks together hold {held} bytes of KV, one copy is {unique}"
             )
-        lanes = [(kind, self._lane(kind.ranks[0], self.replica)) for kind in self.kinds]
+        lanes = [(kind, self.lane(kind.ranks[0], self.replica)) for kind in self.kinds]
         attentions = [layer.attention for layer in placement.model.kinds if layer.attention]
         return KvReport(
             duplication=held / unique if unique else 1.0,
@@ -283,7 +287,7 @@ class Evaluation:
             size = self.placement.cut.mesh.size
             kinds = [(stage, (rank,)) for stage in range(self.strategy.pp) for rank in range(size)]
         return sum(
-            len(ranks) * self.placement.kv_bytes(stage, self._lane(ranks[0], sequences)) for stage, ranks in kinds
+            len(ranks) * self.placement.kv_bytes(stage, self.lane(ranks[0], sequences)) for stage, ranks in kinds
         )
 
     def weights(self) -> WeightsReport:
@@ -302,7 +306,7 @@ class Evaluation:
         found = []
         attentions = [layer.attention for layer in self.placement.model.kinds if layer.attention]
         for kind in self.kinds:
-            lane = self._lane(kind.ranks[0], self.replica)
+            lane = self.lane(kind.ranks[0], self.replica)
             first = kind.stage * self.placement.cut.mesh.size
             found.append(
                 RankGroup(
@@ -389,47 +393,6 @@ class Evaluation:
         )
 
 
-class _Kind:
-    """The memory of one class of ranks."""
-
-    def __init__(self, evaluation: Evaluation, stage: int, ranks: tuple[int, ...], busy: float):
-        self.evaluation, self.stage, self.ranks = evaluation, stage, ranks
-        self.busy = busy
-        """Seconds of computing in one pass of a micro-batch."""
-        self.weights = evaluation.placement.weights(stage, ranks[0])
-        self.weight_bytes = sum(self.weights.values())
-
-    @cached_property
-    def _profile(self) -> ActivationProfile:
-        e = self.evaluation
-        return ActivationProfile(e._program, e._lane(self.ranks[0], e.replica))
-
-    def activations(self, lane: Lane) -> int:
-        """Peak activation bytes; every micro-batch in flight has its own."""
-        return int(self._profile.bytes(lane))
-
-    def total(self, sequences: Sequences) -> int:
-        """All memory of one of these ranks."""
-        e = self.evaluation
-        lane = e._lane(self.ranks[0], sequences)
-        used = self.weight_bytes + e.placement.kv_bytes(self.stage, lane) + self.activations(lane)
-        return int(used + e._buffers.bytes(lane) + e.reserve)
-
-
 def _falling(parts: dict[str, float]) -> dict[str, float]:
     """Parts of a step, largest first, without those that take no time."""
     return {name: value for name, value in sorted(parts.items(), key=lambda item: -item[1]) if value > 0}
-
-
-def ranges(numbers: list[int]) -> str:
-    """Numbers as people write them: ``0-3,8``."""
-    parts: list[str] = []
-    start = previous = None
-    for number in [*sorted(numbers), None]:
-        if start is not None and previous is not None and number == previous + 1:
-            previous = number
-            continue
-        if start is not None:
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-        start = previous = number
-    return ",".join(parts)

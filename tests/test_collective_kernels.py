@@ -1,0 +1,89 @@
+"""Which kernels collectives run, what is forced, and what their constants must say."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+
+from sim.catalog_gpus import load_gpu
+from sim.catalog_topologies import parse_topology
+from sim.collectives import KINDS, Collectives
+from sim.constants_fabric import FabricConstants, load_fabric_constants
+from sim.errors import InputError
+from sim.fabric import Fabric
+from sim.hardware import Gpu
+
+C = load_fabric_constants()
+H100, GB200 = load_gpu("h100-sxm"), load_gpu("gb200")
+
+
+def on(spec: str, gpu: Gpu, **forced: str) -> Collectives:
+    return Collectives(parse_topology(spec).build(gpu), gpu, C, forced=forced)
+
+
+BUILT = {"hgx": on("hgx-8", H100), "ring": on("ring-8", H100)}
+
+
+def test_every_collective_can_be_priced_on_unknown_links() -> None:
+    for engine in C.engines:
+        graph = BUILT["ring"].fabric.graph.copy()
+        for _, _, link in graph.edges(data=True):
+            link["kind"] = "nvlink9"
+        machine = Collectives(Fabric("next", "", graph, BUILT["ring"].fabric.gpus), H100, C, engine)
+        for kind in KINDS:
+            assert machine.cost(kind, (0, 1)).alpha > 0
+
+
+def test_what_is_forced_is_used_and_named() -> None:
+    ranks = tuple(range(8))
+    assert on("hgx-8", H100, all_reduce="nccl_ll").cost("all_reduce", ranks).algorithm_for(2**30) == "ring (nccl_ll)"
+    assert on("hgx-8", H100, dispatch="nccl_ll").cost("all_reduce", ranks).algorithm == "in_switch"  # another kind
+    both = Collectives(BUILT["hgx"].fabric, H100, C, forced={"all_reduce": ("ring", "in_switch")})
+    assert both.cost("all_reduce", ranks).algorithm_for(256) == "ring (nccl_ll)"
+    with pytest.raises(InputError, match=r"cannot be forced to star here; choose from .*ring"):
+        on("hgx-8", H100, all_reduce="star").cost("all_reduce", ranks)
+    with pytest.raises(InputError, match="choose one of"):
+        on("hgx-8", H100, all_scatter="ring")
+    with pytest.raises(InputError, match="engine 'mine' is not known"):
+        Collectives(BUILT["hgx"].fabric, H100, C, "mine")
+
+
+def test_engines_take_their_own_kernels() -> None:
+    ranks = tuple(range(8))
+    for engine in ("trtllm", "vllm", "sglang"):
+        machine = Collectives(BUILT["hgx"].fabric, H100, C, engine)
+        assert machine.cost("all_reduce", ranks).algorithm_for(256) == f"one_shot ({engine}_one_shot)"
+        assert machine.cost("all_reduce", ranks).algorithm_for(2**28).endswith("(nccl_nvls)")
+
+
+def test_a_plan_has_the_flows_of_its_size() -> None:
+    machine, ranks = BUILT["hgx"], tuple(range(8))
+    assert machine.plan("all_reduce", ranks, 256).algorithm == "one_shot"
+    assert machine.plan("all_reduce", ranks).algorithm == "in_switch"
+    assert machine.plan("all_reduce", (3,)).stages == ()
+    assert max(machine.plan("all_reduce", ranks, 256).sent().values()) == pytest.approx(7, rel=1e-9)
+
+
+def test_constants_without_source_or_sense_are_refused() -> None:
+    raw = C.model_dump()
+    with pytest.raises(ValueError, match="sources are not spelled out: nccl"):
+        FabricConstants.model_validate({**raw, "sources": {k: v for k, v in raw["sources"].items() if k != "nccl"}})
+    with pytest.raises(ValueError, match=r"lies in \(0, 1\]"):
+        FabricConstants.model_validate({**raw, "carriers": {"upi": 1.2}})
+    kernel = raw["kernels"]["nccl_nvls"]
+    for bad in ((-1e-6, 0, 0.5, 0, 0, None, "nccl"), (1e-6, 0, 0.5, 0, 0, 0.0, "nccl")):
+        kernels = {**raw["kernels"], "nccl_nvls": {**kernel, "links": {"nvlink4": bad}}}
+        with pytest.raises(ValueError, match="times of a kernel are not negative"):
+            FabricConstants.model_validate({**raw, "kernels": kernels})
+
+
+def test_searches_stay_small() -> None:
+    """A guard on cost that needs no clock: 64 ranks of a rack are routed without a single search."""
+    rack = on("nvl72", GB200)
+    rack.cost("all_to_all", tuple(range(64)))
+    part = rack.fabric._part(rack.fabric.gpus)
+    assert len(part.kinds) == 72 + 1
+    assert len(part.edges) == 2 * 72
+    assert not part._trees
+    assert ceil(len(part.shares[0])) == 18
