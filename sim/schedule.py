@@ -139,15 +139,13 @@ class _Writer:
 
     def issue(self) -> None:
         """Issue the collectives whose inputs exist; one that must wait holds back those behind it."""
-        needs, active, done = self.pattern.needs, self.active, self.done
-        while self.pending:
-            number = self.pending[0]
-            for m in needs[number]:
-                if m >= 0 and m not in done and active[m]:
-                    return
-            self.instructions.append(Issue(number))
-            done.add(number)
-            del self.pending[0]
+        while self.pending and self._ready(self.pending[0]):
+            self.instructions.append(Issue(self.pending[0]))
+            self.done.add(self.pending.pop(0))
+
+    def _ready(self, number: int) -> bool:
+        """Whether everything exists that a collective reads."""
+        return all(m < 0 or m in self.done or not self.active[m] for m in self.pattern.needs[number])
 
     def wait(self, number: int) -> None:
         """Wait for what a compute operation reads, as far as collectives make it."""
@@ -164,7 +162,7 @@ class _Writer:
         self.joined.append(number)
         self.seconds = self.seconds + seconds
         self.done.add(number)
-        if number in self.pattern.signals:
+        if number in self.pattern.signals and self.pending and self._ready(self.pending[0]):
             self.flush()
             self.issue()
 
