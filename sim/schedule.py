@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sim.collectives import CollectiveCost
+from sim.cut import Only
 from sim.fold import Classes
 from sim.kernels import Cost, Kernels
 from sim.lane import Lane
@@ -85,6 +86,8 @@ class Pattern(NamedTuple):
     collectives: tuple[int, ...]
     signals: frozenset[int]
     """Compute operations whose result a collective waits for."""
+    only: tuple[Only, ...]
+    """Coordinates on which each operation runs; empty where all run everywhere."""
 
 
 def prepare(segment: Segment) -> Pattern:
@@ -107,7 +110,8 @@ def prepare(segment: Segment) -> Pattern:
     exits = tuple(_last(makers[v.name, v.chunk], ops) for v in segment.exit)
     collectives = tuple(n for n, op in enumerate(ops) if isinstance(op, CommunicationOp))
     signals = frozenset(m for n in collectives for m in needs[n])
-    return Pattern(tuple(ops), tuple(needs), exits, collectives, signals)
+    only = tuple(op.only for op in ops)
+    return Pattern(tuple(ops), tuple(needs), exits, collectives, signals, only if any(only) else ())
 
 
 def _last(makers: tuple[int, ...], ops: list[Op]) -> int | None:
@@ -180,7 +184,9 @@ def track(
         Cost and GPUs of an operation for the group of a rank.
     """
     of = classes.of
-    active = [not op.only or all(mesh.coordinate(rank, a) == at for a, at in op.only) for op in pattern.ops]
+    active = [all(mesh.coordinate(rank, a) == at for a, at in only) for only in pattern.only] or [True] * len(
+        pattern.ops
+    )
     writer = _Writer(pattern, active)
     prices: list[Price] = []
     meetings: dict[int, Rendezvous] = {}
