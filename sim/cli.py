@@ -265,7 +265,7 @@ def _check(files: list[str]) -> str:
 
 
 def _import_model(config: Path, output: Path | None, name: str | None, force: bool) -> str:
-    from sim.export import to_yaml, write_files
+    from sim.export import to_yaml
     from sim.huggingface import load_config
     from sim.listing import compact
 
@@ -273,13 +273,7 @@ def _import_model(config: Path, output: Path | None, name: str | None, force: bo
         raise InputError("--name: must be printable text on one line")
     model = load_config(config / "config.json" if os.path.isdir(config) else config)
     text = to_yaml(compact(model.model_copy(update={"name": name}) if name else model))
-    if output is None:
-        return text
-    if os.path.exists(output) and not force:
-        raise InputError(f"{output}: exists already; choose another name or add --force")
-    (written,) = write_files(output.parent, {output.name: text})
-    print(f"wrote {written}", file=sys.stderr)
-    return ""
+    return cli_topology.written_or_printed(text, output, force)
 
 
 def _terminal() -> tuple[int, bool]:

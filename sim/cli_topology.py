@@ -106,7 +106,6 @@ def _import(
     file: str, output: Path | None, gpu_name: str | None, name: str | None, which: int | None, force: bool
 ) -> str:
     from sim.catalog_gpus import load_gpu
-    from sim.export import write_files
     from sim.topo_import import graph_text, to_graph
     from sim.topo_matrix import read_matrix
 
@@ -122,6 +121,16 @@ def _import(
     text = graph_text(imported, [origin, *said])
     for line in (*said, *(f"note: {note}" for note in imported.notes)):
         print(_printable(line), file=sys.stderr)
+    return written_or_printed(text, output, force)
+
+
+def written_or_printed(text: str, output: Path | None, force: bool) -> str:
+    """What is left to print of ``text``: all of it, or nothing once it is in the file ``output``.
+
+    Raises ``InputError`` if the file is there already and ``force`` is not given.
+    """
+    from sim.export import write_files
+
     if output is None:
         return text
     if os.path.exists(output) and not force:

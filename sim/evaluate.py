@@ -49,7 +49,7 @@ class Evaluation:
     usable_memory
         Fraction of a GPU's capacity that the engine may use.
     granularity
-        ``folded`` or ``ranks``.
+        ``folded``, ``ranks`` or ``flows``.
     """
 
     def __init__(
