@@ -240,6 +240,11 @@ class Fabric:
 
     # -- figures
 
+    @cached_property
+    def whole(self) -> Routes:
+        """Routes over everything, and which links always carry the same part of all traffic."""
+        return self._routes("whole", list(self._kinds), nvlink_only=False)
+
     def egress(self, gpu: str) -> float:
         """Bytes/s out of a GPU over its fastest class of links: NVLink if it has any, else PCIe, else
         network."""
@@ -254,7 +259,7 @@ class Fabric:
 
         Units are alike, so routes are followed from the first unit only.
         """
-        whole = self._routes("whole", list(self._kinds), nvlink_only=False)
+        whole = self.whole
         first = self.unit(self.gpus[0])
         sources = [whole.index[g] for g in self.gpus if self.unit(g) == first]
         targets = [whole.index[g] for g in self.gpus]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from sim.evaluate import BUBBLE, WAITING, Evaluation
+from sim.evaluate import Evaluation
 from sim.model import Attention, Model, MoeFfn
 from sim.report import LayoutReport
+from sim.timing import BUBBLE, WAITING
 from sim.units import format_bytes, format_count, format_seconds
 from sim.workload import Workload
 
