@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 KINDS = ("gpu", "nvswitch", "nic", "pcie_switch", "cpu", "ib_switch")
 _LINK_FIELDS = ("kind", "bandwidth", "latency")
+_ALL_FIELDS = (*_LINK_FIELDS, "links")
 
 
 class Route(NamedTuple):
@@ -37,12 +38,11 @@ class Fabric:
     name, description
         What it is, for reports.
     graph
-        Directed graph. A node has ``kind`` (one of ``KINDS``) and optionally ``unit``: the number of the
-        server it belongs to. Units must be built alike, and nodes without one (leaf and spine switches) join
-        them. An edge is one direction of a connection: ``kind``, ``bandwidth`` in bytes/s, ``latency`` in
-        seconds, and optionally ``links``, the number of parallel links it consists of (1). Traffic splits
-        over parallel switches by links, never by bandwidth, so that a faster link cannot attract traffic that
-        slows others. The graph must not be changed afterwards.
+        Directed graph. A node has ``kind`` (one of ``KINDS``) and optionally ``unit``: the number of the server it
+        belongs to. Nodes without one (leaf and spine switches) join them. An edge is one direction of a connection:
+        ``kind``, ``bandwidth`` in bytes/s, ``latency`` in seconds, and optionally ``links``, the number of parallel
+        links it consists of (1). Traffic splits over parallel switches by links, never by bandwidth, so that a faster
+        link cannot attract traffic that slows others. The graph must not be changed afterwards.
     gpus
         GPU nodes as the system numbers them: rank r runs on ``gpus[r]``.
 
@@ -116,6 +116,25 @@ class Fabric:
         """Return the GPUs that NVLink alone connects with ``gpu``, itself included."""
         return frozenset(n for n in self._nvlink_nodes(gpu) if self._kinds[n] == "gpu")
 
+    @cached_property
+    def unit_sorts(self) -> Mapping[int, int]:
+        """For each unit the first one that is built and joined to the network as it is: the same nodes in the same
+        order, over the same links. On a machine without a fault that is one for all."""
+        first: dict[Any, int] = {}
+        sorts: dict[int, int] = {}
+        for unit, nodes in self._by_unit.items():
+            if unit is not None:
+                at = {node: i for i, node in enumerate(nodes)}
+                content = tuple(
+                    (
+                        self._kinds[u],
+                        *((at.get(v, v), *map(link.get, _ALL_FIELDS)) for v, link in self._links[u].items()),
+                    )
+                    for u in nodes
+                )
+                sorts[unit] = first.setdefault(content, unit)
+        return sorts
+
     # -- routes
 
     def _part(self, gpus: Sequence[str]) -> Routes:
@@ -168,8 +187,8 @@ class Fabric:
         if not folded:
             raise self._disconnected(source, target)
         found: list[Route] = []
-        for nodes in folded:
-            partial = [Route((source,), 1.0 / len(folded))]
+        for nodes, part_of_traffic in folded:
+            partial = [Route((source,), part_of_traffic)]
             for node in nodes[1:]:
                 members = part.members[node]
                 width = [self._width(part.members, node, m) for m in members]
@@ -257,11 +276,11 @@ class Fabric:
     def diameter(self) -> int:
         """Links on the longest of the cheapest routes between two GPUs: 1 in a mesh, 2 through one switch.
 
-        Units are alike, so routes are followed from the first unit only.
+        Routes are followed from one unit of every sort only.
         """
         whole = self.whole
-        first = self.unit(self.gpus[0])
-        sources = [whole.index[g] for g in self.gpus if self.unit(g) == first]
+        first = set(self.unit_sorts.values())
+        sources = [whole.index[g] for g in self.gpus if self.unit(g) in first]
         targets = [whole.index[g] for g in self.gpus]
         return max((whole.links_between(s, targets) for s in sources), default=0)
 
