@@ -103,6 +103,13 @@ class Conditions(Noun):
     faults: tuple[Fault, ...] = ()
     background: tuple[Traffic, ...] = ()
 
+    def words(self) -> Iterator[str]:
+        """Yield what a reader of results must know."""
+        for kind, wanted in self.collectives.items():
+            yield f"{kind} forced to {wanted if isinstance(wanted, str) else ' or '.join(wanted)}"
+        yield from map(str, self.faults)
+        yield from map(str, self.background)
+
     def problems(self, gpus: int) -> Iterator[Problem]:
         """Yield what cannot be on a machine of so many GPUs."""
         for kind in self.collectives:

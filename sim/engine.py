@@ -78,9 +78,9 @@ class _Hub:
 
     def __init__(self, env: simpy.Environment, transport: Callable[[Clock], Transport] | None):
         self.env = env
-        self.transport = transport(Clock(lambda: env.now, self._later)) if transport else None
         self.meetings: dict[tuple[int, tuple[int, tuple[int, ...]]], _Meeting] = {}
         self.events = 0
+        self.transport = transport(Clock(lambda: env.now, self._later)) if transport else None
 
     def arrive(self, block: int, view: Rendezvous, before: _Meeting | None) -> _Meeting:
         """A lane issues a collective that may start once its previous one is done."""

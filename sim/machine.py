@@ -13,7 +13,6 @@ from sim.errors import Problem, TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
-from sim.units import format_seconds
 
 Speeds = Mapping[int, float]
 """Speed of slowed GPUs by number, as a fraction of the full one."""
@@ -75,7 +74,8 @@ def _state(gpu: Gpu, fabric: Fabric, conditions: Conditions, time: float) -> tup
 
 
 def _broken(fabric: Fabric, faults: Iterable[tuple[int, Fault]]) -> Fabric:
-    """The fabric with these faults; an error names the fault by its place in the scenario."""
+    """The fabric with these faults; an error names each wrong one by its place in the scenario."""
+    problems: list[Problem] = []
     for i, fault in faults:
         part = fault.node or fault.link
         if not part:
@@ -84,6 +84,7 @@ def _broken(fabric: Fabric, faults: Iterable[tuple[int, Fault]]) -> Fabric:
             fabric = degraded(fabric, slowed={part: fault.speed}) if fault.speed else degraded(fabric, removed=[part])
         except TopologyError as error:
             where = f"faults.{i}.{'node' if fault.node else 'link'}"
-            after = f"after {format_seconds(fault.at)}: " if fault.at else ""
-            raise TopologyError([Problem(after + p.message, where) for p in error.problems]) from None
+            problems += [Problem(p.message, where) for p in error.problems]
+    if problems:
+        raise TopologyError(problems)
     return fabric

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
-from sim.errors import LayoutError, ScenarioError
+from sim.errors import InputError, LayoutError, ScenarioError
 from sim.evaluate import Evaluation
 from sim.findings import findings, left_out
 from sim.hardware import Gpu
@@ -75,7 +75,7 @@ def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
 
 def simulate(scenario: Scenario, layout: Strategy | str) -> LayoutReport:
     """Duplication, memory and step time of one layout. Raises as ``evaluate`` and ``Evaluation.step`` do."""
-    return evaluate(scenario, layout).report()
+    return _report(evaluate(scenario, layout))
 
 
 def compare(scenario: Scenario) -> Report:
@@ -83,16 +83,30 @@ def compare(scenario: Scenario) -> Report:
     from sim import __version__
 
     evaluations = [evaluate(scenario, layout) for layout in scenario.layouts]
-    reports = tuple(e.report() for e in evaluations)
+    reports = tuple(map(_report, evaluations))
+    calm: list[float] = []
+    if scenario.faults or scenario.background:
+        healthy = scenario.model_copy(update={"faults": (), "background": ()})
+        calm = [evaluate(healthy, layout).best.seconds for layout in scenario.layouts]
     return Report(
         scenario=scenario.name,
         version=__version__,
         layouts=reports,
-        findings=findings(evaluations, reports),
+        conditions=tuple(scenario.conditions.words()),
+        findings=findings(evaluations, reports, calm),
         not_modelled=left_out(evaluations, scenario.model, scenario.workload),
         assumptions=assumptions(scenario),
         resolved=scenario.resolved(),
     )
+
+
+def _report(evaluation: Evaluation) -> LayoutReport:
+    """The report of a layout; what its messages cannot do on this machine is said with its tag."""
+    try:
+        return evaluation.report()
+    except InputError as error:
+        tag = evaluation.strategy.label
+        raise type(error)([p._replace(message=f"{tag}: {p.message}") for p in error.problems]) from None
 
 
 class Proofs(Noun):

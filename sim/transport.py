@@ -11,6 +11,7 @@ that there are then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from sim.algorithms import EXCHANGES, Plan
@@ -47,6 +48,10 @@ class _Message(NamedTuple):
     done: Callable[[], None]
 
 
+def _nothing() -> None:
+    """Nobody waits for a message of others."""
+
+
 class FabricTransport:
     """Carries the messages of one run.
 
@@ -70,10 +75,10 @@ class FabricTransport:
         self._flows: dict[tuple[int, str, tuple[int, ...], str, str], tuple[Flow, ...]] = {}
         self._under_way: dict[int, _Message] = {}
         for number, change in enumerate(machine.changes, start=1):
-            clock.later(max(0.0, change.at - since), lambda n=number, at=change.at: self._change(n, at))  # type: ignore[misc]
+            clock.later(max(0.0, change.at - since), partial(self._change, number, change.at))
         for traffic in machine.background:
             if traffic.at >= since or traffic.repeat:
-                clock.later(max(0.0, traffic.at - since), lambda t=traffic: self._of_others(t))  # type: ignore[misc]
+                clock.later(max(0.0, traffic.at - since), partial(self._of_others, traffic))
 
     def begin(self, view: Rendezvous, done: Callable[[], None]) -> None:
         """Carry one collective; call ``done`` when it has arrived."""
@@ -82,7 +87,7 @@ class FabricTransport:
             self.clock.later(view.seconds, done)
 
     def _of_others(self, traffic: Traffic) -> None:
-        again = (lambda: self._of_others(traffic)) if traffic.repeat else (lambda: None)
+        again = partial(self._of_others, traffic) if traffic.repeat else _nothing
         self._carry(_Message(traffic.kind, traffic.gpus, float(traffic.size), again))
 
     def _carry(self, message: _Message) -> bool:
