@@ -1,4 +1,4 @@
-"""Messages on the links of a machine: alone they take what they cost, on shared links they wait, faults redirect them."""
+"""Messages on the links of a machine: alone each takes what it costs, on shared links all wait, faults redirect."""
 
 from __future__ import annotations
 
