@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.errors import TopologyError
 from sim.routes import Routes, tier
+from sim.spreading import Spreading
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -63,6 +64,7 @@ class Fabric:
         self._domains: dict[str, tuple[str, ...]] = {}
         self._colours: dict[Any, int] = {}
         self._parts: dict[Any, Routes] = {}
+        self._spreadings: dict[Routes, Spreading | None] = {}
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._check()
 
@@ -129,11 +131,23 @@ class Fabric:
                     (
                         self._kinds[u],
                         *((at.get(v, v), *map(link.get, _ALL_FIELDS)) for v, link in self._links[u].items()),
+                        "from",
+                        *((v, *map(link.get, _ALL_FIELDS)) for v, link in self._outside.get(u, ())),
                     )
                     for u in nodes
                 )
                 sorts[unit] = first.setdefault(content, unit)
         return sorts
+
+    @cached_property
+    def _outside(self) -> Mapping[str, list[tuple[str, Mapping[str, Any]]]]:
+        """The links into a node from outside its unit."""
+        found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        for u, targets in self._links.items():
+            for v, link in targets.items():
+                if self._units[u] != self._units[v]:
+                    found.setdefault(v, []).append((u, link))
+        return found
 
     # -- routes
 
@@ -171,7 +185,7 @@ class Fabric:
                 links[u] = {v: targets[v] for v in near if v in inside}
                 if nvlink_only:
                     links[u] = {v: x for v, x in links[u].items() if tier(x["kind"]) == "nvlink"}
-            self._parts[key] = Routes(inside, links)
+            self._parts[key] = Routes(inside, links, nvlink_only=nvlink_only)
         return self._parts[key]
 
     def routes(self, source: str, target: str) -> tuple[Route, ...]:
@@ -235,14 +249,29 @@ class Fabric:
         Returns the routes used, bytes per edge of theirs, and the longest network latency met in seconds.
         Raises ``TopologyError`` if two of them are not connected.
         """
-        part = self._part([self.gpu(r) for r in ranks])
-        node = {r: part.index[self.gpus[r]] for r in ranks}
+        names = {r: self.gpu(r) for r in ranks}
+        part = self._part(list(names.values()))
         try:
-            loads, latency = part.spread((node[a], node[b], size) for a, b, size in flows)
+            if spreading := self._spreading(part, names.values()):
+                loads, latency = spreading.spread((names[a], names[b], size) for a, b, size in flows)
+            else:
+                node = {r: part.index[name] for r, name in names.items()}
+                loads, latency = part.spread((node[a], node[b], size) for a, b, size in flows)
         except LookupError as error:
-            source, target = (part.members[i][0] for i in error.args)
+            source, target = (part.members[end][0] if isinstance(end, int) else end for end in error.args)
             raise self._disconnected(source, target) from None
         return part, loads, latency
+
+    def _spreading(self, part: Routes, gpus: Iterable[str]) -> Spreading | None:
+        """The shorter way to the loads of a part that holds several servers."""
+        if part.nvlink_only:
+            return None
+        if part not in self._spreadings:
+            units = sorted({self.unit(g) for g in gpus})
+            nodes = {u: self._by_unit.get(u, []) for u in units}
+            several = len(units) > 1
+            self._spreadings[part] = Spreading(part, nodes, self.unit_sorts, self._part) if several else None
+        return self._spreadings[part]
 
     def group_shape(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return how an ordered group of ranks sits on the fabric.
