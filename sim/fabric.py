@@ -288,6 +288,11 @@ class Fabric:
 
     # -- figures
 
+    @cached_property
+    def whole(self) -> Routes:
+        """Routes over everything, and which links always carry the same part of all traffic."""
+        return self._routes("whole", list(self._kinds), nvlink_only=False)
+
     def egress(self, gpu: str) -> float:
         """Bytes/s out of a GPU over its fastest class of links: NVLink if it has any, else PCIe, else
         network."""
@@ -302,7 +307,7 @@ class Fabric:
 
         Routes are followed from one unit of every sort only.
         """
-        whole = self._routes("whole", list(self._kinds), nvlink_only=False)
+        whole = self.whole
         first = set(self.unit_sorts.values())
         sources = [whole.index[g] for g in self.gpus if self.unit(g) in first]
         targets = [whole.index[g] for g in self.gpus]

@@ -69,6 +69,10 @@ class Cost(NamedTuple):
     compute: Number
     memory: Number
 
+    def slowed(self, speed: float) -> Cost:
+        """The same on a GPU that reaches only this fraction of its speed."""
+        return Cost(*(figure / speed if name != "floor" else figure for name, figure in self._asdict().items()))
+
 
 class Kernels:
     """Prices compute operations on one kind of GPU."""

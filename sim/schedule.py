@@ -172,7 +172,14 @@ class _Writer:
 
 
 def track(
-    pattern: Pattern, lane: Lane, rank: int, classes: Classes, kernels: Kernels, collective: Collective, mesh: Mesh
+    pattern: Pattern,
+    lane: Lane,
+    rank: int,
+    classes: Classes,
+    kernels: Kernels,
+    collective: Collective,
+    mesh: Mesh,
+    speed: float = 1.0,
 ) -> Track:
     """Instructions of one lane for one segment.
 
@@ -182,6 +189,8 @@ def track(
         The figures, and the rank whose place on the mesh and on the machine counts.
     collective
         Cost and GPUs of an operation for the group of a rank.
+    speed
+        Of the rank's GPU, as a fraction of the full one.
     """
     of = classes.of
     active = [all(mesh.coordinate(rank, a) == at for a, at in only) for only in pattern.only] or [True] * len(
@@ -197,6 +206,8 @@ def track(
         if isinstance(op, ComputeOp):
             work = op.work(lane)
             price = kernels.cost(work)
+            if speed != 1.0:
+                price = price.slowed(speed)
             prices.append(Price(op.name, work, price))
             writer.compute(number, price.seconds)
         elif isinstance(op, CommunicationOp):

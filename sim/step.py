@@ -7,6 +7,7 @@ further layer takes the same time, so the rest is counted.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
@@ -14,22 +15,24 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sim import engine
-from sim.collectives import CollectiveCost, Collectives
+from sim.collectives import CollectiveCost
 from sim.fold import Classes, Questions, classify, questions, unfolded
 from sim.handover import GatherSlices, handover
-from sim.kernels import Kernels
 from sim.lane import Lane
+from sim.links import Link
 from sim.lower import cut_of, lower
+from sim.machine import Machine
 from sim.model import Model
 from sim.placement import Placement
 from sim.program import CommunicationOp
 from sim.rank_order import Order, placed
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
-from sim.transport import FabricTransport, Link, LinkUse
+from sim.transport import FabricTransport, LinkUse
 from sim.workload import Number, Phase, Sequences
 
 Granularity = Literal["folded", "ranks", "flows"]
+SLOWED = "a GPU that was slowed"
 
 
 class Prepared(NamedTuple):
@@ -95,13 +98,6 @@ class StagePass(NamedTuple):
     def critical(self) -> LaneTotals:
         """The lane that ends last; among equals the busiest."""
         return max(self.lanes, key=lambda lane: (lane.seconds, lane.busy))
-
-
-class Machine(NamedTuple):
-    """What prices operations: one kind of GPU on one fabric."""
-
-    kernels: Kernels
-    collectives: Collectives
 
 
 class StageModel:
@@ -181,7 +177,8 @@ class StageModel:
             return unfolded(self.cut.mesh.size)
         fabric = self.machine.collectives.fabric
         routes = [fabric.group_shape(pair) for pair in zip(self.gpus_before, self.gpus, strict=False)]
-        more = [routes] if routes else []
+        more: list[list[Hashable]] = [[self.machine.speed(gpu) for gpu in self.gpus]] if self.machine.speeds else []
+        more += [list(routes)] if routes else []
         asked = self.program.asked
         if self.program.handover:
             axes = [op.axes for op in self.program.handover.ops if isinstance(op, GatherSlices)]
@@ -202,12 +199,21 @@ class StageModel:
     def tracks(self, pattern: Pattern, classes: Classes) -> list[Track]:
         """Instructions of every lane for one segment."""
         return [
-            track(pattern, self.lane(rank), rank, classes, self.machine.kernels, self.price, self.cut.mesh)
+            track(
+                pattern,
+                self.lane(rank),
+                rank,
+                classes,
+                self.machine.kernels,
+                self.price,
+                self.cut.mesh,
+                self.machine.speed(self.gpus[rank]),
+            )
             for rank in classes.representatives
         ]
 
-    def run(self, granularity: Granularity = "folded") -> StagePass:
-        """One pass over the stage."""
+    def run(self, granularity: Granularity = "folded", since: float = 0.0) -> StagePass:
+        """One pass over the stage that begins ``since`` seconds after the step."""
         classes = self.classes(granularity)
         known: dict[int, list[Track]] = {}
         blocks = []
@@ -224,8 +230,9 @@ class StageModel:
         if granularity == "folded":
             events = _run_folded(totals, blocks, [start] * len(totals))
         else:
-            shared = granularity == "flows"
-            events, links = _run_ranks(totals, blocks, [start] * len(totals), self.machine if shared else None)
+            shared = self.machine if granularity == "flows" else None
+            paces = [shared.paces(self.gpus[r], since) for r in classes.representatives] if shared else []
+            events, links = _run_ranks(totals, blocks, [start] * len(totals), shared, since, paces)
         for lane in totals:
             lane.idle = max(lane.idle, 0.0)
         return StagePass(classes, tuple(totals), events, links)
@@ -333,7 +340,12 @@ def _tail(lane: LaneTotals, seconds: float) -> None:
 
 
 def _run_ranks(
-    totals: list[LaneTotals], blocks: _Blocks, states: list[engine.LaneState], shared: Machine | None
+    totals: list[LaneTotals],
+    blocks: _Blocks,
+    states: list[engine.LaneState],
+    shared: Machine | None,
+    since: float,
+    paces: Sequence[engine.Paces],
 ) -> tuple[int, dict[Link, LinkUse]]:
     """Every rank and every layer as events, nothing folded; messages share the links of ``shared``."""
     sequence = [(pattern, tracks) for count, pattern, tracks in blocks for _ in range(count)]
@@ -341,11 +353,16 @@ def _run_ranks(
 
     def transport(clock: engine.Clock) -> FabricTransport:
         assert shared
-        made.append(FabricTransport(shared.collectives, clock))
+        made.append(FabricTransport(shared, clock, since))
         return made[0]
 
     lanes = [[tracks[i] for _, tracks in sequence] for i in range(len(totals))]
-    outcome = engine.run(lanes, states, None, transport if shared else None)
+    outcome = engine.run(lanes, states, None, transport if shared else None, paces)
+    for lane, extra in zip(totals, outcome.slowed, strict=True):
+        if extra:
+            lane.busy += extra
+            for part in (lane.operations, lane.causes):
+                part[SLOWED] = part.get(SLOWED, 0.0) + extra
     for lane, state, exposed in zip(totals, outcome.states, outcome.exposed, strict=True):
         for (block, slot), wait in exposed.items():
             pattern, entry = sequence[block][0], sequence[block - 1][0] if block else None
