@@ -8,9 +8,8 @@ still be forced.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 from sim import algorithms
@@ -102,7 +101,7 @@ class Candidates:
         # inside a server the trees of NCCL are chains, no better than a ring
         yield Candidate("tree", False, partial(algorithms.tree, ranks))
         yield Candidate("double_tree", False, partial(algorithms.double_tree, ranks))
-        mapped = len(ranks) <= self._tray_size  # peers' memory is mapped inside one operating system
+        mapped = self.fabric.one_system(ranks)  # so that peers can map each other's memory
         for name, shots in (("one_shot", algorithms.one_shot), ("two_shot", algorithms.two_shot)):
             yield Candidate(name, mapped, partial(shots, ranks))
             if adds_up:
@@ -110,12 +109,6 @@ class Candidates:
                 yield Candidate(f"multicast {name}", not mapped, multicast)
         if adds_up:
             yield Candidate("in_switch", True, partial(algorithms.in_switch, ranks))
-
-    @cached_property
-    def _tray_size(self) -> int:
-        """GPUs of one compute tray of a rack, or of the whole machine where it has no trays."""
-        nodes = self.fabric.graph.nodes
-        return max(Counter((nodes[g].get("unit"), nodes[g].get("tray")) for g in self.fabric.gpus).values())
 
     def _switched(self, ranks: Sequence[int]) -> int:
         """The NVLink generation if NVLink takes each of ``ranks`` to switches and nowhere else, or 0."""

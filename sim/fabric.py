@@ -40,7 +40,8 @@ class Fabric:
         What it is, for reports.
     graph
         Directed graph. A node has ``kind`` (one of ``KINDS``) and optionally ``unit``: the number of the server it
-        belongs to. Nodes without one (leaf and spine switches) join them. An edge is one direction of a connection:
+        belongs to, or ``tray``: that of the compute tray of a rack, which is a server of its own on a common NVLink
+        fabric. Nodes without a unit (leaf and spine switches) join them. An edge is one direction of a connection:
         ``kind``, ``bandwidth`` in bytes/s, ``latency`` in seconds, and optionally ``links``, the number of parallel
         links it consists of (1). Traffic splits over parallel switches by links, never by bandwidth, so that a faster
         link cannot attract traffic that slows others. The graph must not be changed afterwards.
@@ -100,6 +101,11 @@ class Fabric:
     def unit(self, gpu: str) -> int:
         """Return the number of the server that a GPU sits in; 0 where the fabric is one server."""
         return self._units.get(gpu) or 0
+
+    def one_system(self, ranks: Iterable[int]) -> bool:
+        """Whether one operating system runs all of ``ranks``: they sit in one server, and in one tray of a rack."""
+        nodes = self.graph.nodes
+        return len({(self.unit(g), nodes[g].get("tray")) for g in map(self.gpu, ranks)}) == 1
 
     def _nvlink_nodes(self, start: str) -> tuple[str, ...]:
         """All nodes that NVLink alone connects with ``start``, itself first."""
@@ -283,7 +289,7 @@ class Fabric:
         if key not in self._shapes:
             part = self._part([self.gpu(r) for r in key])
             nodes = [part.index[self.gpus[r]] for r in key]
-            self._shapes[key] = part.signature(nodes, self._colours)
+            self._shapes[key] = (*part.signature(nodes, self._colours), int(self.one_system(key)))
         return self._shapes[key]
 
     # -- figures

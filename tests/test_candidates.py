@@ -91,6 +91,12 @@ def test_trees_inside_a_box_are_only_taken_when_forced() -> None:
     assert on(BOX, all_reduce="double_tree").cost("all_reduce", tuple(range(8))).algorithm == "double_tree"
 
 
+def test_a_group_that_straddles_trays_takes_the_kernels_for_a_rack() -> None:
+    """Peers map each other's memory inside one tray; between trays the switch copies. GPUs 2 to 5 sit in two."""
+    costs = {ranks: on(RACK).cost("all_reduce", ranks).algorithm_for(2**12) for ranks in ((0, 1, 2, 3), (2, 3, 4, 5))}
+    assert [cost.split(" (")[0] for cost in costs.values()] == ["one_shot", "multicast one_shot"]
+
+
 def test_what_a_group_cannot_run_is_refused_with_what_it_can() -> None:
     with pytest.raises(InputError, match=r"all_reduce cannot be forced to one_shot here; choose from .*hierarchical"):
         on(BOXES, all_reduce="one_shot").cost("all_reduce", tuple(range(24)))
