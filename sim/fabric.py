@@ -269,14 +269,15 @@ class Fabric:
         return part, loads, latency
 
     def _spreading(self, part: Routes, gpus: Iterable[str]) -> Spreading | None:
-        """The shorter way to the loads of a part that holds several servers."""
+        """A shorter way to the loads of a part that holds several servers, if enough of them are alike."""
         if part.nvlink_only:
             return None
         if part not in self._spreadings:
             units = sorted({self.unit(g) for g in gpus})
             nodes = {u: self._by_unit.get(u, []) for u in units}
-            several = len(units) > 1
-            self._spreadings[part] = Spreading(part, nodes, self.unit_sorts, self._part) if several else None
+            sorts = {self.unit_sorts.get(u) for u in units}
+            shorter = len(units) > 1 and 2 * len(sorts) <= len(units) + 1
+            self._spreadings[part] = Spreading(part, nodes, self.unit_sorts, self._part) if shorter else None
         return self._spreadings[part]
 
     def group_shape(self, ranks: Sequence[int]) -> tuple[int, ...]:

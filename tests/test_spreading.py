@@ -27,9 +27,11 @@ MACHINES = {
     "hgx": cluster(3),
     "two NICs": cluster(3, nics_per_node=2),
     "a NIC less in one server": degraded(cluster(4), removed=["node2.nic1"]),
-    "a slow server": degraded(cluster(4), slowed={"node3.nic0": 0.5, ("node1.gpu2", "node1.nvswitch1"): 0.25}),
+    "a slow server": degraded(cluster(6), slowed={"node3.nic0": 0.5, ("node1.gpu2", "node1.nvswitch1"): 0.25}),
     "without a spine": degraded(cluster(3), removed=["spine"]),
-    "a lost chip": degraded(cluster(3), removed=["node0.nvswitch3", ("node1.gpu0", "node1.nvswitch0")]),
+    "a lost chip": degraded(cluster(5), removed=["node0.nvswitch3", ("node1.gpu0", "node1.nvswitch0")]),
+    "two pods": cluster(4, "hgx-2", nodes_per_pod=2),
+    "fat tree": cluster(4, "hgx-2", rails=False, nodes_per_leaf=2),
     "cube mesh": cluster(3, "dgx1", "v100-sxm2-32gb"),
     "pcie": cluster(3, "pcie-4", "l40s"),
     "pairs": cluster(2, "nvlink_pairs-4", "h100-pcie", nics_per_node=1),
@@ -73,7 +75,7 @@ def test_loads_are_those_of_the_routes(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_sorts_of_servers_are_as_few_as_they_differ(name: str) -> None:
-    expected = {"a NIC less in one server": 2, "a slow server": 3, "a lost chip": 3}
+    expected = {"two pods": 2, "fat tree": 2, "a NIC less in one server": 2, "a slow server": 3, "a lost chip": 3}
     assert len(set(MACHINES[name].unit_sorts.values())) == expected.get(name, 1)
 
 
