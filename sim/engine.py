@@ -125,7 +125,7 @@ class _Hub:
 
 
 def _stretched(now: float, seconds: float, paces: Paces) -> float:
-    """How long work of ``seconds`` takes from ``now`` on."""
+    """How long work of ``seconds`` takes from ``now`` on; what the host does in it counts as the GPU's."""
     speed, at = 1.0, now
     for time, pace in paces:
         if time > at:

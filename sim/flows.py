@@ -15,6 +15,7 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 NEGLIGIBLE = 1e-9  # of a link's capacity or a flow's bytes: rounding, not traffic
 
 
@@ -150,16 +151,18 @@ class Network:
         load = self._on_links(self._link, self._weight * self._rates[self._flow])
         used = load > 0
         self.peak[used] = np.maximum(self.peak[used], load[used] / self.capacity[used])
-        version = self._version
-        self.later(float(np.min(self._left / self._rates)), lambda: self._arrive(version))
+        version, seconds = self._version, self._left / self._rates
+        soonest = float(seconds.min())
+        due = seconds <= soonest * (1 + NEGLIGIBLE)
+        self.later(soonest, lambda: self._arrive(version, due))
 
-    def _arrive(self, version: int) -> None:
-        """Take out the flows that have arrived."""
+    def _arrive(self, version: int, due: Flags) -> None:
+        """Take out the flows that have arrived: those that are due now, and those of which nothing is left."""
         if version != self._version:
             return  # something started in between, so this call is out of date
         self._advance()
-        arrived = self._left <= NEGLIGIBLE * self._size
-        rest = np.where(arrived, self._left, 0.0)  # rounding: what is negligible has arrived too
+        arrived = due | (self._left <= NEGLIGIBLE * self._size)
+        rest = np.where(arrived, self._left, 0.0)  # rounding
         self.carried += self._on_links(self._link, self._real * rest[self._flow])
         finished: list[Callable[[], None]] = []
         for owner, count in zip(*np.unique(self._owner[arrived], return_counts=True), strict=True):
@@ -173,7 +176,7 @@ class Network:
         for done in finished:
             done()
 
-    def _keep(self, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+    def _keep(self, kept: Flags) -> None:
         """Forget the other flows."""
         number = np.cumsum(kept) - 1
         entries = kept[self._flow]

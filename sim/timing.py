@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from sim.machine import Machine
 from sim.placement import Placement
 from sim.rank_order import Order
 from sim.report import StepReport
-from sim.step import Granularity, StageModel, StagePass
+from sim.step import Granularity, StageModel, StagePass, run_together
 from sim.workload import Workload
 
 WAITING = "waiting for slower ranks"
@@ -64,26 +65,58 @@ class Timing:
         group = -(-int(self.replica.count) // self.placement.cut.sequence_groups)
         return max(1, min(self.strategy.pp, group))
 
-    def stage_model(self, stage: int, micro: int | None, pieces: int, order: Order | None) -> StageModel:
-        """One stage with one of its micro-batches, or with all its sequences at once."""
+    def stage_model(
+        self, stage: int, micro: int | None, pieces: int, order: Order | None, replica: int = 0
+    ) -> StageModel:
+        """One stage of a replica with one of its micro-batches, or with all its sequences at once."""
         w = self.workload
         which = None if micro is None or self.micro_batches == 1 else (micro, self.micro_batches)
-        work = (w.phase, w.query_tokens, self.replica)
-        return StageModel(self.placement, self.machine, *work, stage, pieces, w.generated, which, order)
+        # where replicas do not run together, each stands for all that sit alike, so it has the largest share
+        share = w.sequences.share(replica, self.strategy.replicas) if self.granularity == "flows" else self.replica
+        work = (w.phase, w.query_tokens, share)
+        return StageModel(self.placement, self.machine, *work, stage, pieces, w.generated, which, order, replica)
+
+    def _places(self, order: Order | None) -> list[int]:
+        """One replica of each way that replicas sit on the machine."""
+        machine, size = self.machine, self.gpus // self.strategy.replicas
+        found: dict[Hashable, int] = {}
+        for replica in range(self.strategy.replicas):
+            first = replica * size
+            gpus = tuple(int(g) for g in order[first : first + size]) if order and isinstance(order[0], int) else ()
+            gpus = gpus or tuple(range(first, first + size))
+            speeds = tuple(machine.speed(gpu) for gpu in gpus) if machine.speeds else ()
+            found.setdefault((machine.collectives.fabric.group_shape(gpus), speeds), replica)
+        return list(found.values())
+
+    def _runs(self, micro: int, pieces: int, order: Order | None) -> list[list[StagePass]]:
+        """The passes over all stages: of one replica of each place, or of all of them together."""
+        stages = range(self.strategy.pp)
+        if self.granularity != "flows":
+            places = self._places(order) if self.strategy.replicas > 1 else [0]
+            return [
+                [self.stage_model(s, micro, pieces, order, place).run(self.granularity) for s in stages]
+                for place in places
+            ]
+        found: list[list[StagePass]] = [[] for _ in range(self.strategy.replicas)]
+        for s in stages:
+            since = max(sum(one.critical.seconds for one in run) for run in found)
+            models = [self.stage_model(s, micro, pieces, order, replica) for replica in range(len(found))]
+            for run, one in zip(found, run_together(models, since), strict=True):
+                run.append(one)
+        return found
 
     def _passes(self, pieces: int, order: Order | None) -> tuple[list[StagePass], float]:
-        """Passes of the slowest micro-batch, and seconds between two steps.
+        """Passes of the slowest replica and micro-batch, and seconds between two steps.
 
         Sequences of one length: every micro-batch counts as the fullest one. Otherwise each is run.
         """
         batches = range(self.micro_batches) if len(self.replica.groups) > 1 else [0]
-        runs = []
-        for m in batches:
-            run: list[StagePass] = []
-            for s in range(self.strategy.pp):
-                since = sum(one.critical.seconds for one in run)
-                run.append(self.stage_model(s, m, pieces, order).run(self.granularity, since))
-            runs.append(run)
+        of_micro = [self._runs(m, pieces, order) for m in batches]
+        found = [self._period(list(runs)) for runs in zip(*of_micro, strict=True)]
+        return max(found, key=lambda one: one[1])
+
+    def _period(self, runs: list[list[StagePass]]) -> tuple[list[StagePass], float]:
+        """The slowest micro-batch of one replica, and seconds between two steps."""
         seconds = [[p.critical.seconds for p in run] for run in runs]
         slowest = max(range(len(runs)), key=lambda m: sum(seconds[m]))
         if len(seconds) == 1 and self.granularity == "folded":

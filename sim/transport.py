@@ -10,7 +10,7 @@ that there are then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -52,6 +52,22 @@ def _nothing() -> None:
     """Nobody waits for a message of others."""
 
 
+def _flow(size: float, loads: Mapping[int, float], scale: float, capacity: Sequence[float]) -> Flow:
+    """A flow that counts what it takes of its narrowest link, so that there every flow gets the same share.
+
+    Parameters
+    ----------
+    size, loads
+        Bytes, and what each link carries of one of them.
+    scale
+        Capacity that one byte on a link takes.
+    """
+    narrowest = max(loads, key=lambda link: loads[link] / capacity[link])
+    unit = loads[narrowest] * scale
+    weights = tuple(load * scale / unit for load in loads.values())
+    return Flow(size * unit, tuple(loads), weights, tuple(load / unit for load in loads.values()))
+
+
 class FabricTransport:
     """Carries the messages of one run.
 
@@ -73,7 +89,7 @@ class FabricTransport:
         self.state = 0
         self.network = Network(self.links.capacity[0], clock.now, clock.later)
         self._flows: dict[tuple[int, str, tuple[int, ...], str, str], tuple[Flow, ...]] = {}
-        self._under_way: dict[int, _Message] = {}
+        self._under_way: dict[int, tuple[_Message, list[float]]] = {}
         for number, change in enumerate(machine.changes, start=1):
             clock.later(max(0.0, change.at - since), partial(self._change, number, change.at))
         for traffic in machine.background:
@@ -117,7 +133,7 @@ class FabricTransport:
         if not moving:
             self.network.credit(units, message.size)
         number = self.network.start(flows, lambda: self._arrived(number, message))
-        self._under_way[number] = message
+        self._under_way[number] = (message, parts)
 
     def _arrived(self, number: int, message: _Message) -> None:
         self._under_way.pop(number, None)
@@ -135,10 +151,7 @@ class FabricTransport:
                     total[link] = total.get(link, 0.0) + size * load
             capacity = self.links.capacity[self.state]
             scale = used.per_byte / max(load / capacity[link] for link, load in total.items())
-            self._flows[key] = tuple(
-                Flow(size, tuple(loads), tuple(load * scale for load in loads.values()), tuple(loads.values()))
-                for size, loads in found
-            )
+            self._flows[key] = tuple(_flow(size, loads, scale, capacity) for size, loads in found)
         return self._flows[key]
 
     def _loads(self, plan: Plan, gpus: tuple[int, ...], separate: bool) -> Iterator[tuple[float, dict[int, float]]]:
@@ -162,7 +175,8 @@ class FabricTransport:
         messages, self._under_way = self._under_way, {}
         try:
             for number, parts in left.items():
-                self._move(messages[number], parts)
+                message, before = messages[number]
+                self._move(message, {i: part * before[i] for i, part in parts.items()})
         except TopologyError as error:
             problems = [p._replace(message=f"after {format_seconds(at)}: {p.message}") for p in error.problems]
             raise TopologyError(problems) from None
