@@ -56,9 +56,18 @@ class Routes:
         Node ids with their ``kind``; nothing outside them is used.
     links
         ``{source: {target: attributes}}`` with ``kind``, ``bandwidth``, ``latency`` and optionally ``links``.
+    nvlink_only
+        Whether this is one NVLink domain, for those who ask.
     """
 
-    def __init__(self, nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[str, Any]]]):
+    def __init__(
+        self,
+        nodes: Mapping[str, str],
+        links: Mapping[str, Mapping[str, Mapping[str, Any]]],
+        *,
+        nvlink_only: bool = False,
+    ):
+        self.nvlink_only = nvlink_only
         fold = _alike(nodes, links)
         names = [n for n in nodes if fold.get(n, n) == n]
         self.index = {n: i for i, n in enumerate(names)}
@@ -90,6 +99,7 @@ class Routes:
             self.edges.append(edge)
             self._width.append(total if self.kinds[b] in _FOLDABLE else 1)
             self.shares.append([(u, v, part) for (u, v, _), part in zip(real, parts, strict=True)])
+        self.edge_between = {(e.source, e.target): i for i, e in enumerate(self.edges)}
         self._trees: dict[int, _Tree] = {}
         self._fan: dict[int, dict[int, int]] = {}
         self._only_switch = [self._through_switch(u) for u in range(len(names))]
