@@ -6,6 +6,7 @@ import pytest
 
 from sim import compare, parse_scenario, simulate
 from sim.errors import InputError, ScenarioError
+from sim.render_layout import render_layout
 from sim.run import evaluate
 
 BASE = {
@@ -186,3 +187,21 @@ def test_a_transfer_during_decode_costs_only_what_shares_its_links():
     )
     assert outside == pytest.approx(calm, rel=1e-9)
     assert inside > 1.01 * calm
+
+
+def test_ranks_that_are_equal_are_shown_together_and_the_slow_one_apart():
+    for granularity in ("folded", "ranks", "flows"):
+        one = scenario(granularity=granularity, faults=[{"gpu": 2, "speed": 0.5}])
+        groups = simulate(one, one.layouts[0]).ranks
+        assert [(group.ranks, group.count) for group in groups] == [("0-1,3", 3), ("2", 1)]
+        assert groups[1].busy_seconds > 1.5 * groups[0].busy_seconds
+
+
+def test_the_busiest_links_are_drawn_with_what_they_carried():
+    others = {"gpus": [4, 5], "size": "1 GiB"}
+    one = scenario(granularity="flows", background=[others], collectives={"all_reduce": "ring"})
+    drawn = render_layout(compare(one), "tp4")
+    line = next(line for line in drawn.splitlines() if line.startswith("gpu4 → nvswitch"))
+    assert "1 GiB" not in line  # five of eighteen links lead to the chip
+    assert "284 MiB" in line
+    assert "Busiest links" not in render_layout(compare(scenario()), "tp4")
