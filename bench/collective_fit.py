@@ -39,12 +39,12 @@ def _start(launch: float, step: float, efficiency: float, own: float, cap: float
 
 
 RINGS = {
-    "nccl_ll": _start(5e-6, 1e-6, 0.2, 0.0, 3e5, "nccl"),
-    "nccl_ll128": _start(8e-6, 1e-6, 0.3, 0.0, 2e6, "nccl"),
+    "nccl_ll": _start(5e-6, 1e-6, 0.2, 0.0, 5e4, "nccl"),
+    "nccl_ll128": _start(8e-6, 1e-6, 0.3, 0.0, 1e6, "nccl"),
     "nccl_simple": _start(2e-5, 1e-6, 0.82, 5e-13, None, "nccl"),
 }
 P2P = {
-    "nccl_p2p_ll": _start(7e-6, 1e-7, 0.1, 0.0, 3e5, "nccl"),
+    "nccl_p2p_ll": _start(7e-6, 1e-7, 0.1, 0.0, 1.7e4, "nccl"),
     "nccl_p2p_simple": _start(1.5e-5, 1e-7, 0.75, 5e-13, None, "nccl"),
 }
 
@@ -74,9 +74,11 @@ BOXES = {
     "pcie": ("rtx_pro_6000_server",),
 }
 MULTICAST = {
-    "trtllm_multicast_one_shot": _start(4.3e-6, 0.0, 0.5, 0.0, 1e6, "custom"),
+    "trtllm_multicast_one_shot": _start(4.3e-6, 0.0, 0.5, 0.0, None, "custom"),
     "trtllm_multicast_two_shot": _start(5e-6, 0.0, 0.5, 0.0, None, "custom"),
 }
+SYMMETRIC = {"vllm_symmetric": _start(1.3e-5, 0.0, 0.45, 0.0, None, "custom")}
+MORE = {("nvlink5", "trtllm"): MULTICAST, ("nvlink5", "vllm"): SYMMETRIC, ("nvlink4", "vllm"): SYMMETRIC}
 
 
 def jobs() -> Iterator[Job]:
@@ -85,8 +87,8 @@ def jobs() -> Iterator[Job]:
         if link in LONG:
             ring, switch = LONG[link]
             rings = RINGS | {"nccl_simple": RINGS["nccl_simple"]._replace(efficiency=ring)}
-            nvls = {"nccl_nvls": _start(8e-5, 0.0, switch, 0.0, None, "nccl_tests")}
-            still = tuple(("nccl_nvls", field) for field in Fit._fields if field != "launch")
+            nvls = {"nccl_nvls": _start(1e-5, 1e-5, switch, 0.0, None, "nccl_tests")}
+            still = tuple(("nccl_nvls", field) for field in Fit._fields if field != "step")
             yield Job(link, systems, table, ("nccl",), RING_KINDS, rings, 2, (("nccl_simple", "efficiency"),))
             yield Job(link, systems, table, ("nccl",), ("all_reduce",), nvls, 8, still)
         else:
@@ -95,7 +97,7 @@ def jobs() -> Iterator[Job]:
         if link.startswith("nvlink"):
             for engine in ("trtllm", "vllm", "sglang"):
                 if not (link == "nvlink3" and engine == "sglang"):
-                    more = MULTICAST if (link, engine) == ("nvlink5", "trtllm") else {}
+                    more = MORE.get((link, engine), {})
                     kernels = _shots(engine) | more
                     yield Job(link, systems, "custom_allreduce", ("nccl", engine), ("all_reduce",), kernels)
     for link in ("nvlink4", "nvlink5"):
@@ -131,6 +133,9 @@ class Trial:
     def fit(self, kernel: Kernel, link: str) -> Fit | None:
         fits = (self.fits.get((kernel.name, name)) for name in relatives(link))
         return next((fit for fit in fits if fit), None) or self.base.fit(kernel, link)
+
+    def together(self, on_links: float, at_home: float) -> float:
+        return self.base.together(on_links, at_home)
 
 
 def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], float]:

@@ -74,8 +74,9 @@ def piece(load: Load, kernel: Kernel, constants: FabricConstants, ranks: int) ->
         return None
     main = fits[slowest(load.pace)]
     fixed = main.launch + sum(steps * fits[kind].step for kind, steps in load.steps) + load.latency
-    per_byte = max(pace / fits[kind].efficiency for kind, pace in load.pace.items()) + load.plan.own * main.own
-    cap = min(inf if main.cap is None else main.cap / load.wire, kernel.limit(ranks))
+    on_links = max(pace / fits[kind].efficiency for kind, pace in load.pace.items())
+    per_byte = constants.together(on_links, load.plan.own * main.own)
+    cap = min(inf if main.cap is None else main.cap / load.plan.piece, kernel.limit(ranks))
     return Piece(fixed, per_byte, min(main.hidden, fixed), cap, load.plan.algorithm, kernel.name, load)
 
 
