@@ -32,6 +32,10 @@ class Job(NamedTuple):
     """Ranks of the smallest group that counts."""
     fixed: tuple[tuple[str, str], ...] = ()
     """(kernel, field) that stay as they start."""
+    engines: tuple[str, ...] = ()
+    """Whose rows count in ``custom_allreduce``."""
+    most: int = 72
+    """Ranks of the largest group that counts."""
 
 
 def _start(launch: float, step: float, efficiency: float, own: float, cap: float | None, source: str) -> Fit:
@@ -45,7 +49,8 @@ RINGS = {
 }
 P2P = {
     "nccl_p2p_ll": _start(7e-6, 1e-7, 0.1, 0.0, 1.7e4, "nccl"),
-    "nccl_p2p_simple": _start(1.5e-5, 1e-7, 0.75, 5e-13, None, "nccl"),
+    "nccl_p2p_simple": _start(1.5e-5, 1e-7, 0.5, 5e-13, None, "nccl"),
+    "nccl_p2p_wide": _start(3e-5, 1e-7, 0.75, 5e-13, None, "nccl"),
 }
 
 
@@ -71,6 +76,7 @@ BOXES = {
     "nvlink3": ("a100_sxm",),
     "nvlink4": ("h100_sxm", "h200_sxm"),
     "nvlink5": ("b200_sxm", "gb200", "gb300"),
+    "pcie4": ("l40s",),
     "pcie": ("rtx_pro_6000_server",),
 }
 MULTICAST = {
@@ -79,6 +85,9 @@ MULTICAST = {
 }
 SYMMETRIC = {"vllm_symmetric": _start(1.3e-5, 0.0, 0.45, 0.0, None, "custom")}
 MORE = {("nvlink5", "trtllm"): MULTICAST, ("nvlink5", "vllm"): SYMMETRIC, ("nvlink4", "vllm"): SYMMETRIC}
+
+
+CUSTOM = "custom_allreduce"
 
 
 def jobs() -> Iterator[Job]:
@@ -99,7 +108,13 @@ def jobs() -> Iterator[Job]:
                 if not (link == "nvlink3" and engine == "sglang"):
                     more = MORE.get((link, engine), {})
                     kernels = _shots(engine) | more
-                    yield Job(link, systems, "custom_allreduce", ("nccl", engine), ("all_reduce",), kernels)
+                    yield Job(
+                        link, systems, CUSTOM, ("nccl", engine), ("all_reduce",), kernels, engines=(engine,)
+                    )
+        else:  # peers reach each other's memory in pairs only
+            pair = {"pair_one_shot": _start(3e-6, 1e-7, 0.5, 1e-12, None, "custom")}
+            both = ("vllm", "sglang")
+            yield Job(link, systems, CUSTOM, ("nccl", "pair"), ("all_reduce",), pair, engines=both, most=2)
     for link in ("nvlink4", "nvlink5"):
         low, normal = _two("deepep_ll", "deepep"), _two("deepep_normal", "deepep")
         for kind in ("dispatch", "combine"):
@@ -215,8 +230,8 @@ def fit_all(measured: list[Row], base: FabricConstants) -> dict[str, dict[str, F
         own = [r for r in measured if not r.why and (r.table, r.system in job.systems) == (job.table, True)]
         trial.only = set(job.start) if "deepep" in job.libraries else set()
         libraries = {*job.libraries, *trial.only, *(["ring"] if "nccl_simple" in job.start else [])}
-        own = [r for r in own if r.kind in job.kinds and r.library in libraries and r.ranks >= job.least]
-        own = [r for r in own if r.table != "custom_allreduce" or r.library == job.libraries[-1]]
+        own = [r for r in own if r.kind in job.kinds and r.library in {*libraries, *job.engines}]
+        own = [r for r in own if job.least <= r.ranks <= job.most and (not job.engines or r.library in job.engines)]
         if job.link in LONG and "nccl_simple" in job.start:  # eight reduce in the switch
             own = [r for r in own if (r.kind, r.library) != ("all_reduce", "nccl") or r.ranks < 8]
         sizes = {size: i for i, size in enumerate(sorted({r.message for r in own}))}
