@@ -125,7 +125,7 @@ def jobs() -> Iterator[Job]:
                 kernel = {k: v for k, v in kernels.items() if k.endswith(kind)}
                 yield Job(link, BOXES[link], table, (library,), (kind,), kernel)
     for kind in ("dispatch", "combine"):
-        for sided in ("one_sided", "two_sided"):
+        for sided in ("one_sided", "two_sided", "two_sided_fp4"):
             kernel = {k: v for k, v in _two(sided, "onesided").items() if k.endswith(kind)}
             yield Job("nvlink5", ("gb200",), "alltoall_nvlink_trtllm", (sided,), (kind,), kernel)
         far = tuple(f"{s} x{n}" for s in ("h100_sxm", "h200_sxm") for n in (2, 4, 8))

@@ -28,7 +28,7 @@ MACHINES: dict[str, tuple[str, str | dict[str, Any]]] = {
     "b200_sxm": ("b200-sxm", "hgx-8"),
     "gb200": ("gb200", "nvl72"),
     "gb300": ("gb300", "nvl72"),
-    "l40s": ("l40s", {**PCIE_BOX, "uplink": "8.5 GB/s", "cpu_link": "2.3 GB/s"}),
+    "l40s": ("l40s", {**PCIE_BOX, "uplink": "8.5 GB/s", "cpu_link": "1.9 GB/s"}),
     "rtx_pro_6000_server": ("rtx-pro-6000", {**PCIE_BOX, "uplink": "42 GB/s", "cpu_link": "42 GB/s"}),
 }
 
@@ -97,13 +97,16 @@ def payload(kind: str, dtype: str, hidden: int) -> float:
 def nvlink_a2a(path: Path) -> Iterator[Row]:
     for r in read(path):
         n, tokens, hidden = int(r["moe_ep_size"]), int(r["num_tokens"]), int(r["hidden_size"])
-        kind, source = r["op_name"].removeprefix("alltoall_"), r["kernel_source"]
+        op, source = r["op_name"].removeprefix("alltoall_"), r["kernel_source"]
+        kind = "combine" if op == "combine_low_precision" else op
         library = {"NVLinkOneSided": "one_sided", "NVLinkTwoSided": "two_sided"}[source]
+        dtype = r["moe_dtype"] if op != "combine" else "bfloat16"
+        if library == "two_sided" and dtype == "nvfp4":  # moves values and scales as two tensors
+            library = "two_sided_fp4"
         why = "" if kind in ("dispatch", "combine") else f"{kind} is a kernel of its own and no collective"
-        dtype = r["moe_dtype"] if kind == "dispatch" else "bfloat16"
         # balanced: the tokens' experts sit on as many ranks as there are
         size = tokens * min(int(r["topk"]), n) * (n - 1) / n * payload(kind, dtype, hidden)
-        series = f"{source} {kind} {r['moe_dtype']}"
+        series = f"{source} {op} {r['moe_dtype']}"
         label = f"{series} {n} GPUs {tokens} tokens"
         kind = kind if not why else "dispatch"
         seconds = float(r["latency_us"]) / 1e6

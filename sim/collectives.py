@@ -242,8 +242,10 @@ class Collectives:
         one_server = len({self.fabric.unit(self.fabric.gpu(r)) for r in ranks}) == 1
         switched = self._switched(ranks)
         if one_server and not switched:
-            yield algorithms.direct(kind, ranks)
-            if rings := best_rings(self.fabric.direct_links(ranks), ranks):
+            links = self.fabric.direct_links(ranks)
+            if len(links) == len(ranks) * (len(ranks) - 1):  # a mesh; over a bus of PCIe a ring is all there is
+                yield algorithms.direct(kind, ranks)
+            if rings := best_rings(links, ranks):
                 yield algorithms.ring(kind, ranks, rings)
         if kind != "all_reduce":
             return
