@@ -19,8 +19,8 @@ from sim.constants_fabric import FabricConstants
 from sim.ops_communication import distinct_ranks
 
 PCIE_BOX = {"kind": "pcie", "gpus": 8, "gpus_per_switch": 2}
-"""What two, four and eight PCIe GPUs reach apart: pairs work at the speed of a slot, across pairs less passes and across
-sockets less again. The publishers name no board; the rates are what their all-gathers of 256 MiB and more leave."""
+"""A board that fits what two, four and eight PCIe GPUs reach: pairs work at the speed of a slot, across pairs less
+passes and across sockets less again. No publisher names one; the rates are what their long rings leave."""
 MACHINES: dict[str, tuple[str, str | dict[str, Any]]] = {
     "a100_sxm": ("a100-sxm-80gb", "hgx-8"),
     "h100_sxm": ("h100-sxm", "hgx-8"),
@@ -83,7 +83,9 @@ def custom(path: Path) -> Iterator[Row]:
         seconds = float(r["latency_us"]) / 1e6
         run = f"{r['backend_fw']} {r['fw_version']}"
         series = f"{run} {source.partition('_MNNVL')[0]}"
-        yield Row("custom_allreduce", r["system"], "all_reduce", n, size, seconds, engine, label, True, why, series, run)
+        yield Row(
+            "custom_allreduce", r["system"], "all_reduce", n, size, seconds, engine, label, True, why, series, run
+        )
 
 
 def payload(kind: str, dtype: str, hidden: int) -> float:

@@ -2,7 +2,8 @@
 
 DIR holds CSV files with the columns of ``aiconfigurator-core`` (nccl_collectives, custom_allreduce,
 alltoall_nvlink_trtllm, deepep_ll, deepep_normal, moe_a2a_deepep) and, beside it or above it, kernels.csv. Printed: mean
-absolute percentage error and bias by table and system, the worst rows, and what cannot be predicted and why.
+absolute percentage error and bias by table and system, with and without the rows that ``collective_screen`` sets aside;
+the worst rows; what cannot be predicted and why; and each target, reached or missed.
 ``--fit`` first writes ``sim/data/collectives/fitted.yaml``, from two thirds of the sizes; same bytes every time.
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 from collective_fit import fit_all, unfitted, write
 from collective_rows import Row, predict, rows
 from collective_screen import screened
+from collective_targets import show, verdicts
 
 from sim.constants_fabric import DATA, load_fabric_constants
 
@@ -65,7 +67,9 @@ def main() -> None:
     if options.fit:
         write(fit_all([r for r in measured if r not in aside], unfitted()), DATA / "collectives" / "fitted.yaml")
         load_fabric_constants.cache_clear()
-    report(measured, predict(measured, load_fabric_constants()), aside)
+    predicted = predict(measured, load_fabric_constants())
+    report(measured, predicted, aside)
+    show(verdicts(measured, predicted, aside))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,10 @@ class Plan(NamedTuple):
         """Bytes that go to one peer in one step per byte of the message: what a library chooses its protocol by."""
         longest = max(self.stages, key=lambda stage: stage.trips)
         per_step = max(longest.sent().values()) / longest.trips
-        return per_step / len({b for a, b, _ in longest.flows if a == longest.flows[0][0]}) if longest.trips == 1 else per_step
+        if longest.trips > 1:  # pieces follow one another along a ring or a tree
+            return per_step
+        first = longest.flows[0][0]
+        return per_step / len({target for source, target, _ in longest.flows if source == first})
 
 
 def wire(kind: str, n: int) -> float:

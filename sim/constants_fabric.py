@@ -91,7 +91,9 @@ class FabricConstants(Noun):
     def together(self, on_links: float, at_home: float) -> float:
         """Seconds per byte of links and a rank's own memory, working side by side as far as ``overlap`` says."""
         longer = max(on_links, at_home)
-        return longer * ((on_links / longer) ** self.overlap + (at_home / longer) ** self.overlap) ** (1 / self.overlap)
+        shorter = min(on_links, at_home) / longer
+        more: float = (1.0 + shorter**self.overlap) ** (1.0 / self.overlap)
+        return longer * more
 
     def kernels_for(self, kind: str, libraries: Iterable[str]) -> list[Kernel]:
         """Kernels of ``libraries`` that run collective ``kind``, in the order of the file."""

@@ -32,9 +32,7 @@ def pcie(
     """
     graph = new_graph()
     ids = [f"gpu{i}" for i in range(gpus)]
-    add_pcie_tree(
-        graph, gpu, ids, sockets=sockets, gpus_per_switch=gpus_per_switch, cpu_link=cpu_link, uplink=uplink
-    )
+    add_pcie_tree(graph, gpu, ids, sockets=sockets, gpus_per_switch=gpus_per_switch, cpu_link=cpu_link, uplink=uplink)
     return Fabric(f"pcie-{gpus}", f"{gpus} × {gpu.name} on PCIe, {sockets} CPU sockets", graph, ids)
 
 
