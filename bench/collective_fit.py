@@ -84,6 +84,7 @@ MULTICAST = {
     "trtllm_multicast_two_shot": _start(5e-6, 0.0, 0.5, 0.0, None, "custom"),
 }
 SYMMETRIC = {"vllm_symmetric": _start(1.3e-5, 0.0, 0.45, 0.0, None, "custom")}
+IN_THE_SWITCH = tuple(("vllm_symmetric", field) for field in ("step", "own"))  # no rank adds, none waits for its turn
 MORE = {("nvlink5", "trtllm"): MULTICAST, ("nvlink5", "vllm"): SYMMETRIC, ("nvlink4", "vllm"): SYMMETRIC}
 
 
@@ -108,10 +109,13 @@ def jobs() -> Iterator[Job]:
                 if not (link == "nvlink3" and engine == "sglang"):
                     more = MORE.get((link, engine), {})
                     kernels = _shots(engine) | more
-                    yield Job(link, systems, CUSTOM, ("nccl", engine), ("all_reduce",), kernels, engines=(engine,))
+                    libraries, engines = ("nccl", engine), (engine,)
+                    if engine == "vllm":
+                        engines = ("vllm", "vllm-0.14")
+                    yield Job(link, systems, CUSTOM, libraries, ("all_reduce",), kernels, 2, IN_THE_SWITCH, engines)
         else:  # peers reach each other's memory in pairs only
             pair = {"pair_one_shot": _start(3e-6, 1e-7, 0.5, 1e-12, None, "custom")}
-            both = ("vllm", "sglang")
+            both = ("vllm", "vllm-0.14", "sglang")
             yield Job(link, systems, CUSTOM, ("nccl", "pair"), ("all_reduce",), pair, engines=both, most=2)
     for link in ("nvlink4", "nvlink5"):
         low, normal = _two("deepep_ll", "deepep"), _two("deepep_normal", "deepep")
@@ -153,19 +157,20 @@ class Trial:
 
 def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], float]:
     """Mean absolute logarithm of predicted over measured, as a function of the trial's fits."""
-    by: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
+    by: dict[tuple[str, str, int, str], list[Row]] = defaultdict(list)
     for r in measured:
-        by[(r.system, r.kind, r.ranks)].append(r)
+        by[(r.system, r.kind, r.ranks, r.library if r.engine else "")].append(r)
     groups = []
-    for (_, kind, n), members in by.items():
+    for (_, kind, n, engine), members in by.items():
         loads = collectives(members[0], trial.base).loads(kind, tuple(range(n)))
         sizes, seconds = (np.array([r[i] for r in members]) for i in (4, 5))
-        groups.append((kind, n, loads, sizes, seconds))
+        libraries = trial.base.libraries(engine) if engine else job.libraries
+        groups.append((kind, n, loads, sizes, seconds, libraries))
 
     def loss() -> float:
         total = 0.0
-        for kind, n, loads, sizes, seconds in groups:
-            found = selection.pieces(loads, kind, trial, n, job.libraries)  # type: ignore[arg-type]
+        for kind, n, loads, sizes, seconds, libraries in groups:
+            found = selection.pieces(loads, kind, trial, n, libraries)  # type: ignore[arg-type]
             times = [np.where(sizes <= p.cap, p.seconds(sizes), np.inf) for p in found]
             if not times:
                 return 1e9

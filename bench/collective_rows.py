@@ -76,8 +76,9 @@ def nccl(path: Path) -> Iterator[Row]:
 def custom(path: Path) -> Iterator[Row]:
     for r in read(path):
         n, size, source = int(r["num_gpus"]), float(r["bytes"]), r["kernel_source"]
-        old = r["backend_fw"] == "sglang" and int(r["fw_version"].split(".")[2]) < 12
-        engine = "trtllm" if source.startswith("TRTLLM") else "vllm" if old else r["backend_fw"]
+        version = int(r["fw_version"].split(".")[1 if r["backend_fw"] == "vllm" else 2].split("rc")[0])
+        old = {"sglang": version < 12, "vllm": version < 19}.get(r["backend_fw"])  # the same kernels, none in the switch
+        engine = "trtllm" if source.startswith("TRTLLM") else "vllm-0.14" if old else r["backend_fw"]
         why = "launched eagerly: the host sets the time" if source.endswith("eager") else ""
         label = f"{r['backend_fw']} {r['fw_version']} {source} {n} GPUs {int(size)} B"
         seconds = float(r["latency_us"]) / 1e6
