@@ -89,8 +89,10 @@ class Candidates:
         """Within one server or rack."""
         switched = self._switched(ranks)
         yield Candidate("ring", True, partial(algorithms.ring, kind, ranks))
-        yield Candidate("direct", not switched, partial(algorithms.direct, kind, ranks))
-        if not switched and (rings := best_rings(self.fabric.direct_links(ranks), ranks)):
+        links = self.fabric.direct_links(ranks)
+        meshed = not switched and len(links) == len(ranks) * (len(ranks) - 1)  # over PCIe a ring is all there is
+        yield Candidate("direct", meshed, partial(algorithms.direct, kind, ranks))
+        if not switched and (rings := best_rings(links, ranks)):
             plan = algorithms.ring(kind, ranks, rings)
             yield Candidate(plan.algorithm, True, lambda: plan)
         adds_up = switched >= _IN_SWITCH_FROM
