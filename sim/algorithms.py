@@ -229,6 +229,20 @@ def chain(ranks: Sequence[int]) -> Plan:
     return Plan("chain", (Stage(tuple((a, b, 1.0) for a, b in pairwise(ranks)), n - 1, n - 1),))
 
 
+def ring_broadcast(root: int, orders: Sequence[tuple[Sequence[int], float]]) -> Plan:
+    """Broadcast along rings that use direct links well, in pieces: a part of the data around each, half of it either
+    way from the root."""
+    flows: list[Flow] = []
+    for order, part in orders:
+        at = list(order).index(root)
+        there = [*order[at:], *order[:at]]
+        for way in (there, [root, *there[:0:-1]]):
+            flows += [(a, b, part / 2) for a, b in pairwise(way)]
+    n = len(orders[0][0])
+    name = f"{len(orders)} rings" if len(orders) > 1 else "ring"
+    return Plan(name, (Stage(tuple(flows), n - 1, n - 1),))
+
+
 def broadcast_tree(ranks: Sequence[int]) -> Plan:
     """Broadcast down a binary tree."""
     above = parents(len(ranks))

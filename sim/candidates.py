@@ -72,6 +72,9 @@ class Candidates:
             yield Candidate("pairwise", not rails, partial(algorithms.pairwise_exchange, ranks))
         elif kind == "broadcast":  # NCCL has no tree for it
             yield Candidate("chain", True, partial(algorithms.chain, order))
+            if len(servers) == 1 and not self._switched(ranks) and (rings := self._rings(ranks)):
+                around = algorithms.ring_broadcast(ranks[0], rings)
+                yield Candidate(around.algorithm, True, lambda: around)
             yield Candidate("tree", False, partial(algorithms.broadcast_tree, order))
         elif kind == "gather":
             yield Candidate("direct", True, partial(algorithms.to_root, ranks))
@@ -89,10 +92,10 @@ class Candidates:
         """Within one server or rack."""
         switched = self._switched(ranks)
         yield Candidate("ring", True, partial(algorithms.ring, kind, ranks))
-        links = self.fabric.direct_links(ranks)
-        meshed = not switched and len(links) == len(ranks) * (len(ranks) - 1)  # over PCIe a ring is all there is
+        pairs = len(ranks) * (len(ranks) - 1)
+        meshed = not switched and len(self.fabric.direct_links(ranks)) == pairs  # over PCIe a ring is all there is
         yield Candidate("direct", meshed, partial(algorithms.direct, kind, ranks))
-        if not switched and (rings := best_rings(links, ranks)):
+        if not switched and (rings := self._rings(ranks)):
             plan = algorithms.ring(kind, ranks, rings)
             yield Candidate(plan.algorithm, True, lambda: plan)
         adds_up = switched >= _IN_SWITCH_FROM
@@ -111,6 +114,10 @@ class Candidates:
                 yield Candidate(f"multicast {name}", not mapped, multicast)
         if adds_up:
             yield Candidate("in_switch", True, partial(algorithms.in_switch, ranks))
+
+    def _rings(self, ranks: Sequence[int]) -> list[tuple[list[int], float]]:
+        """Rings over direct links and their parts of the data."""
+        return best_rings(self.fabric.direct_links(ranks), ranks)
 
     def _switched(self, ranks: Sequence[int]) -> int:
         """The NVLink generation if NVLink takes each of ``ranks`` to switches and nowhere else, or 0."""

@@ -212,10 +212,7 @@ class Collectives:
 
     def loads(self, kind: str, ranks: tuple[int, ...]) -> list[Load]:
         """Return every algorithm that fits the group, with what it asks of the links."""
-        plans = self._plans(kind, ranks)
-        if len(plans) > 1:  # one search from each rank finds the routes of all plans
-            self.fabric.load([(a, b, 0.0) for plan in plans for stage in plan.stages for a, b, _ in stage.flows], ranks)
-        return [self._load(ranks, plan) for plan in plans]
+        return [self._load(ranks, plan) for plan in self._plans(kind, ranks)]
 
     def uneven(self, kind: str, ranks: tuple[int, ...], sizes: Sequence[Sequence[float]]) -> Uneven:
         """Return the cost of an exchange in which everybody may send a different amount to each.

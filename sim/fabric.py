@@ -265,6 +265,9 @@ class Fabric:
                 loads, latency = part.spread((node[a], node[b], size) for a, b, size in flows)
         except LookupError as error:
             source, target = (part.members[end][0] if isinstance(end, int) else end for end in error.args)
+            first = names[ranks[0]]  # the same cut has the same words whichever flow meets it
+            if first != target and not part.between(part.index[first], part.index[target]):
+                source = first
             raise self._disconnected(source, target) from None
         return part, loads, latency
 

@@ -117,11 +117,10 @@ class Routes:
             self._fan[switch] = {v: e for v, cost, e in self._out[switch] if cost == _NVLINK_HOP}
         return up, self._fan[switch]
 
-    def _tree(self, source: int, targets: Iterable[int]) -> _Tree:
-        """Search from ``source`` until all ``targets`` are reached; a tree that has them is used again."""
-        missing = set(targets)
-        if (tree := self._trees.get(source)) and missing <= tree.reached:
-            return tree
+    def _tree(self, source: int) -> _Tree:
+        """Search from ``source``, once."""
+        if source in self._trees:
+            return self._trees[source]
         size = len(self.kinds)
         far = 10**18
         distance = [far] * size
@@ -133,31 +132,20 @@ class Routes:
         heap = [(0, source)]
         done = [False] * size
         out, edges, width = self._out, self.edges, self._width
-        unseen = len(missing - {source})
-        limit = far  # no target lies beyond it
         while heap:
             near, u = heapq.heappop(heap)
             if done[u]:
                 continue
             done[u] = True
             order.append(u)
-            missing.discard(u)
-            if not missing:
-                break
             for v, cost, e in out[u]:
                 reach = near + cost
-                if reach > limit:
-                    continue
                 if reach < distance[v]:
-                    if distance[v] == far and v in missing:
-                        unseen -= 1
                     distance[v] = reach
                     ways[v] = ways[u] * width[e]
                     parents[v] = [(u, e)]
                     latency[v] = latency[u] + (edges[e].latency if cost == _NETWORK_HOP else 0.0)
                     heapq.heappush(heap, (reach, v))
-                    if not unseen and limit == far:
-                        limit = max(distance[t] for t in missing)
                 elif reach == distance[v] and not done[v]:
                     ways[v] += ways[u] * width[e]
                     parents[v].append((u, e))
@@ -192,7 +180,7 @@ class Routes:
                     loads[down[target]] += size
                 if not wanted:
                     continue
-            order, reached, parents, ways, latency = self._tree(source, wanted)
+            order, reached, parents, ways, latency = self._tree(source)
             arriving = [0.0] * len(ways)
             for target, size in wanted.items():
                 if target not in reached:
@@ -219,7 +207,7 @@ class Routes:
     def between(self, source: int, target: int) -> list[tuple[tuple[int, ...], float]]:
         """Return the cheapest routes as node sequences with their parts of the traffic, in a fixed order; empty if
         there is none."""
-        tree = self._tree(source, [target])
+        tree = self._tree(source)
         found: list[tuple[tuple[int, ...], float]] = []
         stack: list[tuple[tuple[int, ...], float]] = [((target,), 1.0)] if target in tree.reached else []
         while stack:
@@ -232,8 +220,7 @@ class Routes:
 
     def links_between(self, source: int, targets: Iterable[int]) -> int:
         """Return how many links the longest of the cheapest routes to any of ``targets`` has."""
-        targets = list(targets)
-        tree = self._tree(source, targets)
+        tree = self._tree(source)
         depth = [0] * len(tree.ways)
         for v in tree.order:
             depth[v] = max((depth[u] + 1 for u, _ in tree.parents[v]), default=0)

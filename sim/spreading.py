@@ -95,8 +95,7 @@ class Spreading:
             slowest = max(slowest, pattern.latency)
             amounts = np.array(sizes)
             for a, b, weight in pattern.links:
-                edges = self._edges(a, b, froms, tos)
-                loads += np.bincount(edges, amounts * weight, len(loads))
+                np.add.at(loads, self._edges(a, b, froms, tos), amounts * weight)
         return loads.tolist(), slowest
 
     def _edges(self, a: _End, b: _End, froms: Sequence[int], tos: Sequence[int]) -> Sequence[int]:

@@ -134,6 +134,16 @@ def test_the_cube_mesh_reduces_over_all_its_links() -> None:
     assert cost.algorithm == "2 rings"
 
 
+def test_the_cube_mesh_broadcasts_over_both_its_rings() -> None:
+    """From any root, either way around: half of each ring's part crosses its narrowest links."""
+    for root in range(8):
+        ranks = (root, *(r for r in range(8) if r != root))
+        cost = on("dgx1", V100).cost("broadcast", ranks)
+        assert cost.algorithm == "2 rings"
+        assert cost.floor_seconds_per_byte == exactly(1 / 150e9)
+    assert floor("ring-6", H100, "broadcast", 6) == exactly(1 / 450e9)
+
+
 def test_unbalanced_groups_work_over_the_rails_that_all_servers_have() -> None:
     cost = on("cluster-2", H100, all_reduce="ring").cost("all_reduce", tuple(range(12)))
     assert cost.algorithm == "ring"
