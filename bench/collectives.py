@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from collective_fit import fit_all, unfitted, write
+from collective_residuals import residuals
+from collective_residuals import write as write_residuals
 from collective_rows import Row, predict, rows
 from collective_screen import screened
 from collective_targets import show, verdicts
@@ -65,7 +67,11 @@ def main() -> None:
     measured = rows(options.data)
     aside = screened(measured)
     if options.fit:
-        write(fit_all([r for r in measured if r not in aside], unfitted()), DATA / "collectives" / "fitted.yaml")
+        sound = [r for r in measured if r not in aside]
+        write(fit_all(sound, unfitted()), DATA / "collectives" / "fitted.yaml")
+        load_fabric_constants.cache_clear()
+        found = residuals([r for r in sound if not r.why], load_fabric_constants())
+        write_residuals(found, DATA / "collectives" / "residuals.yaml")
         load_fabric_constants.cache_clear()
     predicted = predict(measured, load_fabric_constants())
     report(measured, predicted, aside)

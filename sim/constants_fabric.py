@@ -70,6 +70,8 @@ class FabricConstants(Noun):
 
     kernels: dict[str, Kernel]
     engines: dict[str, tuple[str, ...]]
+    residuals: dict[str, dict[str, tuple[float, float]]] = Field(default_factory=dict)
+    """By kernel and kind of link: measured over predicted, a tenth of all rows below and above."""
     carriers: dict[str, float]
     """Efficiency of links that only carry what another kind of link sends: NIC slots and CPU links."""
     overlap: float = Field(ge=1)
@@ -118,6 +120,13 @@ class FabricConstants(Noun):
                 return CARRIER._replace(efficiency=self.carriers[name])
         return next((kernel.links[name] for name in (*names, "other") if name in kernel.links), None)
 
+    def residual(self, kernel: str, link_kind: str) -> tuple[float, float]:
+        """The residuals of a kernel on a kind of link, else on the others together, else 1 and 1."""
+        of = self.residuals.get(kernel, {})
+        if found := next((of[name] for name in relatives(link_kind) if name in of), None):
+            return found
+        return (min(low for low, _ in of.values()), max(high for _, high in of.values())) if of else (1.0, 1.0)
+
 
 @cache
 def relatives(link_kind: str) -> tuple[str, ...]:
@@ -142,5 +151,8 @@ def load_fabric_constants() -> FabricConstants:
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
-    fitted = DATA / "collectives" / "fitted.yaml"
-    return read_constants(yaml.load(DATA / "collectives.yaml"), yaml.load(fitted) or {})
+    raw, fitted, residuals = (
+        yaml.load(DATA / path) or {}
+        for path in ("collectives.yaml", "collectives/fitted.yaml", "collectives/residuals.yaml")
+    )
+    return read_constants({**raw, "residuals": residuals}, fitted)

@@ -13,8 +13,9 @@ from itertools import zip_longest
 from sim.evaluate import Evaluation
 from sim.kernels import Kernels
 from sim.model import Attention, Model, MoeFfn
-from sim.report import LayoutReport
+from sim.report import LayoutReport, StepReport
 from sim.timing import BUBBLE, WAITING
+from sim.uncertainty import distinct
 from sim.units import format_bytes, format_count, format_seconds
 from sim.workload import Workload
 
@@ -86,6 +87,13 @@ def memory(report: LayoutReport, workload: Workload) -> str | None:
     return f"{report.tag}: does not fit: {report.reasons[0]}; {', '.join(fits)}"
 
 
+def range_of(step: StepReport) -> str:
+    """The range of a step, in the unit of the step itself."""
+    unit = format_seconds(step.seconds).split()[1]
+    factor = {"s": 1.0, "ms": 1e3, "us": 1e6}.get(unit, 1e9)
+    return f"{factor * step.low_seconds:.3g} to {factor * step.high_seconds:.3g}"
+
+
 def time(report: LayoutReport) -> str:
     """What bounds the step, and how far it is from the floor."""
     step = report.step
@@ -97,7 +105,7 @@ def time(report: LayoutReport) -> str:
         extra += f"; communication that nothing hides takes {100 * share:.0f} %"
     ratio = step.seconds / step.floor_seconds if step.floor_seconds else float("inf")
     return (
-        f"{report.tag}: {format_seconds(step.seconds)} a step, {ratio:.1f}x its floor; "
+        f"{report.tag}: {format_seconds(step.seconds)} a step ({range_of(step)}), {ratio:.1f}x its floor; "
         f"most goes to {step.bottleneck}{extra}"
     )
 
@@ -158,8 +166,8 @@ def weights(report: LayoutReport) -> str | None:
     return f"{report.tag}: weights are held {copies:.2f}x, {format_bytes(extra)} of copies per GPU on average"
 
 
-def ranking(reports: Sequence[LayoutReport]) -> Iterator[str]:
-    """Which layout is best at what, among those that fit."""
+def ranking(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> Iterator[str]:
+    """Which layout is best at what, among those that fit, and which ones come too close to tell."""
     fit = [r for r in reports if r.feasible]
     if not fit:
         yield "No layout fits: see each one's largest batch and longest context"
@@ -170,7 +178,10 @@ def ranking(reports: Sequence[LayoutReport]) -> Iterator[str]:
     busy = max(fit, key=lambda r: r.output_tokens_per_s_per_gpu)
     roomy = max(reports, key=lambda r: r.memory.max_batch / r.gpus)
     latency = f"{format_seconds(fast.step.seconds)} a step, {fast.tokens_per_s_per_user:.1f} tokens/s/user"
-    yield f"Lowest latency: {fast.tag} ({latency})"
+    of = dict(zip((r.tag for r in reports), evaluations, strict=True))
+    close = [r.tag for r in fit if r is not fast and not distinct(of[fast.tag].shares, of[r.tag].shares)]
+    call = f"; too close to call: {', '.join(close)}" if close else ""
+    yield f"Lowest latency: {fast.tag} ({latency}){call}"
     yield f"Most work per GPU at this batch: {busy.tag} ({busy.output_tokens_per_s_per_gpu:,.1f} output tokens/s/GPU)"
     if roomy.memory.max_batch:
         yield f"Most room per GPU: {roomy.tag} (batch up to {roomy.memory.max_batch:,} on {roomy.gpus} GPUs)"
@@ -180,7 +191,7 @@ def findings(
     evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport], calm: Sequence[float] = ()
 ) -> tuple[str, ...]:
     """All findings: the ranking first, then each layout's own. ``calm`` are the steps without faults and others."""
-    lines = list(ranking(reports))
+    lines = list(ranking(evaluations, reports))
     for evaluation, report, without in zip_longest(evaluations, reports, calm):
         found = [
             duplication(evaluation, report),

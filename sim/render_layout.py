@@ -80,7 +80,8 @@ def _summary(layout: LayoutReport) -> Iterable[str]:
         f"context {f'up to {tokens(context)}' if context else 'none'} at this batch"
     )
     yield (
-        f"step: {ms(step.seconds)} ms, floor {ms(step.floor_seconds)} ms; "
+        f"step: {ms(step.seconds)} ms ({ms(step.low_seconds)} to {ms(step.high_seconds)}), "
+        f"floor {ms(step.floor_seconds)} ms; "
         f"{rate(layout.tokens_per_s_per_user)} tokens/s/user, "
         f"{rate(layout.output_tokens_per_s_per_gpu)} output tokens/s/GPU; bottleneck: {step.bottleneck}"
     )

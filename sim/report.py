@@ -59,6 +59,10 @@ class StepReport(Noun):
     """One step of the slowest rank."""
 
     seconds: float
+    low_seconds: float
+    high_seconds: float
+    """A tenth of measured steps is expected below ``low_seconds`` and a tenth above ``high_seconds``, as far as the
+    residuals of the fits tell."""
     floor_seconds: float
     """The same operations at data-sheet bandwidth and peak, without any launch or message latency."""
     breakdown: dict[str, float]

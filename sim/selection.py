@@ -51,6 +51,8 @@ class Piece(NamedTuple):
     cap: float
     algorithm: str
     kernel: str
+    link: str = ""
+    """The kind of link that sets its constants."""
     load: Load | None = None
 
     @overload
@@ -72,13 +74,14 @@ def piece(load: Load, kernel: Kernel, constants: FabricConstants, ranks: int) ->
     fits = {kind: fit for kind in load.pace if (fit := constants.fit(kernel, kind))}
     if len(fits) < len(load.pace) or not load.steps:
         return None
-    main = fits[slowest(load.pace)]
+    link = slowest(load.pace)
+    main = fits[link]
     launch = max(fits[kind].launch for kind in load.pace)  # one kernel does the stages on all links
     fixed = launch + sum(steps * fits[kind].step for kind, steps in load.steps) + load.latency
     on_links = max(pace / fits[kind].efficiency for kind, pace in load.pace.items())
     per_byte = constants.together(on_links, load.plan.own * main.own)
     cap = min(inf if main.cap is None else main.cap / load.plan.piece, kernel.limit(ranks))
-    return Piece(fixed, per_byte, min(main.hidden, fixed), cap, load.plan.algorithm, kernel.name, load)
+    return Piece(fixed, per_byte, min(main.hidden, fixed), cap, load.plan.algorithm, kernel.name, link, load)
 
 
 def slowest(kinds: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from sim.placement import Placement
 from sim.rank_order import Order
 from sim.report import StepReport
 from sim.step import Granularity, StageModel, StagePass, run_together
+from sim.uncertainty import Share, interval, shares
 from sim.workload import Workload
 
 WAITING = "waiting for slower ranks"
@@ -143,6 +144,12 @@ class Timing:
         """The fastest choice; among equals the first."""
         return min(self.choices, key=lambda choice: (choice.seconds, choice.pieces))
 
+    @cached_property
+    def shares(self) -> dict[str, Share]:
+        """Seconds of the step by the fit that they come from."""
+        lanes = [one.critical for one in self.best.passes]
+        return shares(lanes, self.machine.kernels, self.machine.collectives, self.best.seconds)
+
     def step(self) -> StepReport:
         """Seconds of a step and what they are made of, for the critical rank of each stage.
 
@@ -176,8 +183,11 @@ class Timing:
         busy = sum(lane.busy for lane in lanes)
         exposed = max(0.0, sum(lane.seconds for lane in lanes) - busy - idle)
         cause, share = max(causes.items(), key=lambda item: item[1], default=("nothing", 0.0))
+        low, high = interval(self.shares)
         return StepReport(
             seconds=seconds,
+            low_seconds=max(low, floor),
+            high_seconds=high,
             floor_seconds=floor,
             breakdown=_falling(breakdown),
             causes=_falling(causes),

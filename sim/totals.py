@@ -27,6 +27,8 @@ class LaneTotals:
     work), or a collective."""
     sent: dict[str, float] = field(default_factory=dict)
     """Bytes sent by operation."""
+    tracks: list[Track] = field(default_factory=list)
+    """What it ran, each kind of segment as often as it is there in a row."""
 
     @property
     def floor(self) -> float:
@@ -36,6 +38,7 @@ class LaneTotals:
 
 def add_compute(lane: LaneTotals, part: Track, count: int) -> None:
     """Add a segment's computing, its floors and its bytes, ``count`` times."""
+    lane.tracks.append(part)
     for price in part.prices:
         if price.cost is not None and price.work is not None:
             cost, work = price.cost, price.work
