@@ -92,7 +92,9 @@ class Candidates:
         """Within one server or rack."""
         switched = self._switched(ranks)
         yield Candidate("ring", True, partial(algorithms.ring, kind, ranks))
-        yield Candidate("direct", not switched, partial(algorithms.direct, kind, ranks))
+        pairs = len(ranks) * (len(ranks) - 1)
+        meshed = not switched and len(self.fabric.direct_links(ranks)) == pairs  # over PCIe a ring is all there is
+        yield Candidate("direct", meshed, partial(algorithms.direct, kind, ranks))
         if not switched and (rings := self._rings(ranks)):
             plan = algorithms.ring(kind, ranks, rings)
             yield Candidate(plan.algorithm, True, lambda: plan)

@@ -111,7 +111,8 @@ class Collectives:
     engine
         Whose kernels run: ``trtllm``, ``vllm`` or ``sglang``.
     forced
-        Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``.
+        Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``. The engine's
+        own kernels do it where they can, else those of any library.
 
     Raises
     ------
@@ -264,7 +265,7 @@ class Collectives:
         if kind in self.forced:
             every = {kernel.library for kernel in self.constants.kernels.values()}
             found = selection.pieces(loads, kind, self.constants, n, sorted(every))
-            return selection.forced(found, self.forced[kind], kind, self.constants)
+            return selection.forced(found, self.forced[kind], kind, self.constants, self._libraries)
         if kind in ("dispatch", "combine"):  # the first library that has kernels for experts on these links
             for library in self._libraries:
                 if found := selection.pieces(loads, kind, self.constants, n, (library,)):

@@ -168,27 +168,30 @@ class Evaluation(Timing):
         )
 
     def ranks(self) -> tuple[RankGroup, ...]:
-        """Ranks that differ, each class once."""
-        found = []
+        """Ranks that differ, equal ones together however many of them were run."""
+        found: dict[tuple[object, ...], tuple[RankGroup, list[int]]] = {}
         attentions = [layer.attention for layer in self.placement.model.kinds if layer.attention]
         for kind in self.kinds:
             lane = self.lane(kind.ranks[0], self.replica)
-            first = kind.stage * self.placement.cut.mesh.size
-            found.append(
-                RankGroup(
-                    ranks=ranges([first + rank for rank in kind.ranks]),
-                    count=len(kind.ranks),
-                    stage=kind.stage,
-                    sequences=lane.sequences().count,
-                    kv_heads=max((lane.kv_heads(a) for a in attentions), default=0),
-                    kv_tokens=lane.kv_tokens(None),
-                    kv_bytes=self.placement.kv_bytes(kind.stage, lane),
-                    weights_bytes=kind.weight_bytes,
-                    total_bytes=kind.total(self.replica),
-                    busy_seconds=kind.busy,
-                )
+            group = RankGroup(
+                ranks="",
+                count=0,
+                stage=kind.stage,
+                sequences=lane.sequences().count,
+                kv_heads=max((lane.kv_heads(a) for a in attentions), default=0),
+                kv_tokens=lane.kv_tokens(None),
+                kv_bytes=self.placement.kv_bytes(kind.stage, lane),
+                weights_bytes=kind.weight_bytes,
+                total_bytes=kind.total(self.replica),
+                busy_seconds=kind.busy,
             )
-        return tuple(found)
+            same = (*group.model_dump(exclude={"busy_seconds"}).values(), f"{kind.busy:.9e}")
+            first = kind.stage * self.placement.cut.mesh.size
+            found.setdefault(same, (group, []))[1].extend(first + rank for rank in kind.ranks)
+        return tuple(
+            group.model_copy(update={"ranks": ranges(numbers), "count": len(numbers)})
+            for group, numbers in found.values()
+        )
 
     def _collectives(self) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -214,7 +214,8 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
     if evaluations[0].granularity != "flows":
         lines.append("messages of several groups on one link at a time; --granularity flows lets them share it")
     if "ib_switch" in kinds:
-        lines.append("other traffic on the network, and adaptive routing")
+        others = "" if evaluations[0].machine.background else "other traffic on the network, and "
+        lines.append(f"{others}adaptive routing: messages take the shortest routes, split evenly")
     gpu = evaluations[0].machine.kernels.gpu
     if not gpu.name.startswith(gpu.constants):
         lines.append(f"measurements of the {gpu.name}: its kernels reach the fractions measured on the {gpu.constants}")

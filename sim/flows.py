@@ -8,7 +8,7 @@ Networks, section 6.5.2). Bytes are conserved: what has been put in is what has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,8 +185,8 @@ class Network:
         self._left, self._size = self._left[kept], self._size[kept]
         self._owner, self._index = self._owner[kept], self._index[kept]
 
-    def withdraw(self, capacity: Sequence[float]) -> dict[int, dict[int, float]]:
-        """Take out all flows and change the links' capacities (a link that breaks, is slowed or repaired).
+    def withdraw(self, owners: Iterable[int] | None = None) -> dict[int, dict[int, float]]:
+        """Take out the flows that were started under these numbers, or all of them.
 
         Returns
         -------
@@ -195,15 +195,24 @@ class Network:
             list, for those that have not. Their ``done`` will not be called.
         """
         self._advance()
+        out = np.ones(len(self._left), np.bool_) if owners is None else np.isin(self._owner, list(owners))
         left: dict[int, dict[int, float]] = {}
-        for owner, index, part in zip(self._owner, self._index, self._left / self._size, strict=True):
+        for owner, index, part in zip(
+            self._owner[out], self._index[out], self._left[out] / self._size[out], strict=True
+        ):
             left.setdefault(int(owner), {})[int(index)] = float(part)
-        self.offered -= self.under_way()
-        self._keep(np.zeros(len(self._left), np.bool_))
-        self._waiting.clear()
+            self._waiting.pop(int(owner), None)
+        gone = out[self._flow]
+        self.offered -= self._on_links(self._link[gone], self._real[gone] * self._left[self._flow[gone]])
+        self._keep(~out)
         self._share()
-        self.capacity = np.asarray(capacity, float)
         return left
+
+    def reshape(self, capacity: Sequence[float]) -> None:
+        """Change the links' capacities from now on (a link that is slowed or repaired)."""
+        self._advance()
+        self.capacity = np.asarray(capacity, float)
+        self._share()
 
     def credit(self, flows: Sequence[Flow], size: float) -> None:
         """Count ``size`` bytes of each of ``flows`` as moved without taking any time of the links."""

@@ -1,9 +1,10 @@
 """Messages on the links of a fabric: collectives that run at the same time share the links they have in common.
 
-What an exchange sends from one rank to another is a flow of its own over its routes. The parts of every other
-algorithm wait for each other step by step, so they are one flow over all links that it loads, and the slowest link
-sets the pace. Alone on a symmetric fabric a collective takes exactly the time that ``Collectives.cost`` gives it;
-where another one loads the same link, both get their fair share of that link and nothing changes elsewhere. The fixed
+The parts of an algorithm wait for each other step by step, so they are one flow over all links that it loads, and the
+slowest link sets the pace. Only what an exchange sends from one rank to another waits for nobody: as soon as somebody
+else loads one of its links, each of these messages is a flow of its own. Alone a collective takes exactly the time
+that ``Collectives.cost`` gives it; where another one loads the same link, both get their fair share of that link and
+nothing changes elsewhere. The fixed
 time of its kernel passes before its bytes move. When a fault comes or goes, what is under way goes on over the routes
 that there are then.
 """
@@ -47,6 +48,28 @@ class _Message(NamedTuple):
     size: float
     done: Callable[[], None]
 
+    @property
+    def separable(self) -> bool:
+        """Whether what one rank sends to another does not wait for what others send."""
+        return self.kind in EXCHANGES and len(self.gpus) <= MOST_SEPARATE
+
+
+class _UnderWay(NamedTuple):
+    """A message whose bytes are moving, and the parts of its flows that had not arrived when they were started."""
+
+    message: _Message
+    links: frozenset[int]
+    parts: tuple[float, ...]
+
+    @property
+    def undivided(self) -> bool:
+        """Whether it is one flow that must be divided as soon as another message loads one of its links."""
+        return self.message.separable and len(self.parts) == 1
+
+    def left(self, parts: Mapping[int, float]) -> tuple[float, ...]:
+        """What has not arrived of each flow, given what has not of what was started."""
+        return tuple(before * parts.get(i, 0.0) for i, before in enumerate(self.parts))
+
 
 def _nothing() -> None:
     """Nobody waits for a message of others."""
@@ -88,8 +111,8 @@ class FabricTransport:
         self.collectives = machine.collectives
         self.state = 0
         self.network = Network(self.links.capacity[0], clock.now, clock.later)
-        self._flows: dict[tuple[int, str, tuple[int, ...], str, str], tuple[Flow, ...]] = {}
-        self._under_way: dict[int, tuple[_Message, list[float]]] = {}
+        self._known: dict[tuple[int, str, tuple[int, ...], str, str, bool], tuple[Flow, ...]] = {}
+        self._under_way: dict[int, _UnderWay] = {}
         for number, change in enumerate(machine.changes, start=1):
             clock.later(max(0.0, change.at - since), partial(self._change, number, change.at))
         for traffic in machine.background:
@@ -111,72 +134,68 @@ class FabricTransport:
         used = self.collectives.cost(message.kind, message.gpus).used(message.size)
         if used is None or message.size <= 0:
             return False
-        self.clock.later(used.fixed, lambda: self._move(message, None))
+        self.clock.later(used.fixed, partial(self._move, message))
         return True
 
-    def _move(self, message: _Message, left: Mapping[int, float] | None) -> None:
+    def _move(self, message: _Message, left: Sequence[float] = ()) -> None:
         """Put the bytes of a message on the links: all of them, or the parts of its flows that are left."""
         used = self.collectives.cost(message.kind, message.gpus).used(message.size)
         assert used
-        units = self._units(message, used)
+        (whole,) = flows = self._flows(message, used, separate=False)
+        met = [n for n, other in self._under_way.items() if not other.links.isdisjoint(whole.links)]
+        if message.separable and (met or left):
+            flows = self._flows(message, used, separate=True)
+        if len(left) != len(flows):  # one flow is divided, or there is another algorithm now
+            left = [sum(left) / len(left) if left else 1.0] * len(flows)
         # what the fixed time of the kernel hides has moved by its end
         moving = max(0.0, message.size - used.hidden / used.per_byte)
-        if left is None:
-            parts = [1.0] * len(units)
-        else:  # another algorithm may have other flows; what is left is then shared out evenly
-            mean = sum(left.values()) / len(units)
-            parts = [left.get(i, 0.0) if max(left) < len(units) else mean for i in range(len(units))]
-        flows = []
-        for unit, part in zip(units, parts, strict=True):
-            real = tuple(r * message.size / moving for r in unit.real) if moving else ()
-            flows.append(unit._replace(size=unit.size * moving * part, real=real))
+        started = []
+        for flow, part in zip(flows, left, strict=True):
+            real = tuple(r * message.size / moving for r in flow.real) if moving else ()
+            started.append(flow._replace(size=flow.size * moving * part, real=real))
         if not moving:
-            self.network.credit(units, message.size)
-        number = self.network.start(flows, lambda: self._arrived(number, message))
-        self._under_way[number] = (message, parts)
+            self.network.credit(flows, message.size)
+        undivided = [n for n in met if self._under_way[n].undivided]
+        for n, parts in self.network.withdraw(undivided).items() if undivided else ():
+            one = self._under_way.pop(n)
+            self._move(one.message, one.left(parts))
+        number = self.network.start(started, lambda: self._arrived(number, message))
+        self._under_way[number] = _UnderWay(message, frozenset(whole.links), tuple(left))
 
     def _arrived(self, number: int, message: _Message) -> None:
         self._under_way.pop(number, None)
         message.done()
 
-    def _units(self, message: _Message, used: Piece) -> tuple[Flow, ...]:
+    def _flows(self, message: _Message, used: Piece, *, separate: bool) -> tuple[Flow, ...]:
         """The flows of one byte of a message; on the busiest link they take the time that the kernel needs for it."""
-        key = (self.state, message.kind, message.gpus, used.algorithm, used.kernel)
-        if key not in self._flows:
+        key = (self.state, message.kind, message.gpus, used.algorithm, used.kernel, separate)
+        if key not in self._known:
             plan = self.collectives.plan(message.kind, message.gpus, message.size)
-            found = list(self._loads(plan, message.gpus, message.kind in EXCHANGES))
             total: dict[int, float] = {}
-            for size, loads in found:
-                for link, load in loads.items():
-                    total[link] = total.get(link, 0.0) + size * load
+            for stage in plan.stages:
+                part, on, _ = self.collectives.fabric.load(stage.flows, message.gpus)
+                self.links.add(total, part, on)
             capacity = self.links.capacity[self.state]
             scale = used.per_byte / max(load / capacity[link] for link, load in total.items())
-            self._flows[key] = tuple(_flow(size, loads, scale, capacity) for size, loads in found)
-        return self._flows[key]
+            found = self._pairs(plan, message.gpus) if separate else [(1.0, total)]
+            self._known[key] = tuple(_flow(size, loads, scale, capacity) for size, loads in found)
+        return self._known[key]
 
-    def _loads(self, plan: Plan, gpus: tuple[int, ...], separate: bool) -> Iterator[tuple[float, dict[int, float]]]:
-        """What is one flow, as bytes per byte of the message and what each link carries of one of these."""
-        fabric = self.collectives.fabric
-        if separate and len(gpus) <= MOST_SEPARATE:
-            for stage in plan.stages:
-                for source, target, size in stage.flows:
-                    yield size, self.links.of_pair(self.state, source, target, gpus)
-            return
-        loads: dict[int, float] = {}
+    def _pairs(self, plan: Plan, gpus: tuple[int, ...]) -> Iterator[tuple[float, dict[int, float]]]:
+        """Each message from rank to rank: its part of the whole, and what each link carries of one of its bytes."""
         for stage in plan.stages:
-            part, on, _ = fabric.load(stage.flows, gpus)
-            self.links.add(loads, part, on)
-        yield 1.0, loads
+            for source, target, size in stage.flows:
+                yield size, self.links.of_pair(self.state, source, target, gpus)
 
     def _change(self, state: int, at: float) -> None:
         """The machine is another one from now on: what is under way is put on the routes that there are."""
         self.state, self.collectives = state, self.states[state]
-        left = self.network.withdraw(self.links.capacity[state])
-        messages, self._under_way = self._under_way, {}
+        left = self.network.withdraw()
+        self.network.reshape(self.links.capacity[state])
+        before, self._under_way = self._under_way, {}
         try:
             for number, parts in left.items():
-                message, before = messages[number]
-                self._move(message, {i: part * before[i] for i, part in parts.items()})
+                self._move(before[number].message, before[number].left(parts))
         except TopologyError as error:
             problems = [p._replace(message=f"after {format_seconds(at)}: {p.message}") for p in error.problems]
             raise TopologyError(problems) from None

@@ -1,4 +1,4 @@
-"""Messages on the links of a machine: alone they take what they cost, on shared links they wait, faults redirect them."""
+"""Messages on the links of a machine: alone each takes what it costs, on shared links all wait, faults redirect."""
 
 from __future__ import annotations
 
@@ -66,14 +66,19 @@ def test_alone_a_message_takes_what_it_costs(gpu, topology, kind):
         )
 
 
-def test_an_exchange_over_a_rack_is_a_flow_for_each_pair():
+def test_an_exchange_is_divided_into_a_flow_for_each_pair_when_it_meets_somebody():
+    """Over a rack; a transfer that ends at GPU 1 halves what GPU 1 gets and leaves the others alone."""
     machine = build("gb200", "nvl72")
     gpus = tuple(range(72))
-    _, transport = carry(machine, [(0, "all_to_all", gpus, 2**20)])
-    ((flows, *others),) = [transport._flows.values()]
-    assert (len(flows), others) == (72 * 71, [])
+    (alone,), transport = carry(machine, [(0, "all_to_all", gpus, 2**28)])
+    assert [len(flows) for flows in transport._known.values()] == [1]
     assert len(transport.links.members) == 144  # 18 chips that are alike count as one
     assert sum(len(members) for members in transport.links.members) == 2 * 72 * 18
+    (meeting, _), transport = carry(machine, [(0, "all_to_all", gpus, 2**28), (0, "send", (0, 1), 2**34)])
+    assert 72 * 71 in [len(flows) for flows in transport._known.values()]
+    # 71 messages of the exchange and the transfer share the links of GPU 0 and of GPU 1 evenly
+    fixed = machine.collectives.cost("all_to_all", gpus).used(2**28).fixed
+    assert meeting - fixed == pytest.approx((alone - fixed) * 72 / 71, rel=1e-2)
 
 
 def bandwidth(machine, kind="send", gpus=(0, 1)):

@@ -137,7 +137,8 @@ def slow_down(at, capacity):
     network.start([Flow(100, (0,), (1,)), Flow(0, (0,), (1,))], lambda: times.append(env.now))
 
     def change():
-        left = network.withdraw([capacity])
+        left = network.withdraw()
+        network.reshape([capacity])
         assert list(left) == [0]
         assert list(left[0]) == [0]  # the flow of nothing is not under way
         network.start([Flow(100 * left[0][0], (0,), (1,))], lambda: times.append(env.now))
