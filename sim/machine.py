@@ -57,7 +57,7 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions) -> Machine:
     times = sorted({0.0, *(f.at for f in conditions.faults), *(f.until for f in conditions.faults if f.until)})
     states = [_state(gpu, fabric, conditions, time) for time in times]
     changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
-    kernels = Kernels(gpu, load_constants(gpu.constants))
+    kernels = Kernels(gpu, load_constants(gpu.constants), library=conditions.engine)
     return Machine(kernels, *states[0], changes, conditions.background)
 
 

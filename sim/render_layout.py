@@ -151,9 +151,9 @@ def _links(layout: LayoutReport) -> RenderableType:
         Column("at most\nfull"),
     )
     rows = []
-    for figures, names in alike.items():
+    for cells, names in alike.items():
         few = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        rows.append([Text(few), *map(Text, figures)])
+        rows.append([Text(few), *map(Text, cells)])
     return table(columns, rows)
 
 

@@ -96,7 +96,7 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
         (
             HEAD.replace("gpu: h200-sxm", GPU + "bandwidth: 1 TB/s, peak: {bf16: 1e15}, constants: ../gpus/l40s}")
             + TP8,
-            "gpu.constants: '../gpus/l40s' has no fitted constants; known: b200, h100, h200",
+            "gpu.constants: '../gpus/l40s' has no fitted constants; known: a100, b200, gb200, h100, h200",
         ),
         (
             HEAD.replace("gpu: h200-sxm", GPU + "bandwidth: 1e-300, peak: {bf16: 1e15}, constants: h200}") + TP8,
