@@ -2,7 +2,7 @@
  Routes are the cheapest ones, where a hop over NVLink costs less than any route over PCIe and a hop over PCIe
 less than any route over the network. The order is that of the real transports: a peer-to-peer library uses
 NVLink when it exists, even through an intermediate GPU, then PCIe peer to peer, then the NIC, and it reaches
-a NIC of another rail over NVLink before it sends through the spine.
+a NIC of another rail over NVLink before it sends through the spine, at the sender's end (NCCL calls it PXN).
 """
 
 from __future__ import annotations

@@ -139,7 +139,8 @@ class Routes:
             done[u] = True
             order.append(u)
             for v, cost, e in out[u]:
-                reach = near + cost
+                # beyond the network NVLink costs twice: the sender forwards to the right rail, not the receiver
+                reach = near + (2 * cost if cost == _NVLINK_HOP and near >= _NETWORK_HOP else cost)
                 if reach < distance[v]:
                     distance[v] = reach
                     ways[v] = ways[u] * width[e]

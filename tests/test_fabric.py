@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sim.catalog_gpus import load_gpu
 from sim.catalog_topologies import parse_topology
+from sim.degrade import degraded
 from sim.errors import TopologyError
 from sim.fabric import Fabric
 from sim.routes import tier
@@ -122,6 +123,10 @@ def test_another_rail_is_reached_over_nvlink_and_not_over_the_spine() -> None:
     assert [r.nodes for r in same] == [("node0.gpu3", "node0.nic3", "leaf3", "node1.nic3", "node1.gpu3")]
     for route in cluster.routes("node0.gpu3", "node1.gpu5"):
         assert "spine" not in route.nodes
+        assert route.nodes[-4:] == ("node0.nic5", "leaf5", "node1.nic5", "node1.gpu5")  # forwarded by the sender
+    assert cluster.load([(3, 13, 1.0)], (3, 13))[2] == cluster.load([(3, 11, 1.0)], (3, 11))[2]
+    lost = degraded(cluster, removed=["node1.nic5"])  # and by the receiver, where it must be
+    assert all(route.nodes[-2].startswith("node1.nvswitch") for route in lost.routes("node0.gpu3", "node1.gpu5"))
 
 
 def test_domain_is_what_nvlink_connects() -> None:

@@ -57,10 +57,12 @@ def test_masters_and_workers_differ():
 
 
 def test_groups_that_sit_apart_differ():
-    """On a cluster, groups inside a node are not like groups across nodes; on an NVL72 all are alike."""
+    """On a cluster, groups inside a node are not like groups across nodes; on an NVL72 all are alike, except that those
+    within one tray of four map each other's memory."""
     placed = placement(model(gqa(24, 3)), "attention_dp", dp=4, tp=3)
     work = Workload(batch=4, context=100)
-    assert len(_members(placed, work)) == 1
+    assert _members(placed, work) == ((0, 1, 2, 9, 10, 11), (3, 4, 5, 6, 7, 8))
+    assert len(_members(placement(model(gqa(24, 4)), "attention_dp", dp=4, tp=4), work)) == 1
     members = _members(placed, work, machine(80))  # nodes of 8: the attention of ranks 6, 7 and 8 crosses the network
     assert {rank for ranks in members if 6 in ranks for rank in ranks} <= {6, 7, 8}
     assert sorted(rank for ranks in members for rank in ranks) == list(range(12))
