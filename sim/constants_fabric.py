@@ -24,7 +24,7 @@ class Fit(NamedTuple):
     """One kernel on links of one kind.
 
     ``launch`` and ``step`` are seconds, once and per step; ``efficiency`` is a fraction of the data-sheet rate; ``own``
-    is seconds per byte that a rank moves inside its memory; ``hidden`` seconds of moving that the fixed time covers;
+    is seconds per byte that a rank moves inside its memory (``Kernel.sms``: through one of its multiprocessors); ``hidden`` seconds of moving that the fixed time covers;
     ``cap`` the most bytes that go to one peer in one step before the library takes another kernel (``None``: any).
     """
 
@@ -50,6 +50,9 @@ class Kernel(Noun):
     limits: dict[int, float] = Field(default_factory=dict)
     """Largest message in bytes for up to so many ranks; more ranks than the last are not served."""
     links: dict[str, Fit] = Field(default_factory=dict)
+    sms: int | None = Field(default=None, ge=1)
+    """Streaming multiprocessors through which all that it sends and keeps must pass, if their number is chosen; ``own``
+    is then seconds per byte of one of them."""
 
     @property
     def most_ranks(self) -> float:
@@ -99,6 +102,11 @@ class FabricConstants(Noun):
         """Kernels of ``libraries`` that run collective ``kind``, in the order of the file."""
         wanted = set(libraries)
         return [k for k in self.kernels.values() if kind in k.kinds and k.library in wanted]
+
+    def with_sms(self, sms: int) -> FabricConstants:
+        """Return the same with another number of SMs for the kernels that have one."""
+        chosen = {name: k if k.sms is None else k.model_copy(update={"sms": sms}) for name, k in self.kernels.items()}
+        return self.model_copy(update={"kernels": chosen})
 
     def libraries(self, engine: str) -> Sequence[str]:
         """Libraries of an engine. Raises ``InputError`` if it is not known."""
