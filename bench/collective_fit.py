@@ -144,10 +144,10 @@ class Trial:
         self.base = base
         self.fits: dict[tuple[str, str], Fit] = {}
         self.only: set[str] = set()
-        self.sms = 0
+        self.chosen: dict[str, int] = {}
 
     def kernels_for(self, kind: str, libraries: Iterable[str]) -> list[Kernel]:
-        base = self.base.with_sms(self.sms) if self.sms else self.base
+        base = self.base.with_chosen(**self.chosen) if self.chosen else self.base
         found = base.kernels_for(kind, libraries)
         return [k for k in found if not self.only or k.name in self.only]
 
@@ -161,19 +161,19 @@ class Trial:
 
 def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], float]:
     """Mean absolute logarithm of predicted over measured, as a function of the trial's fits."""
-    by: dict[tuple[str, str, int, str, int], list[Row]] = defaultdict(list)
+    by: dict[tuple[str, str, int, str, tuple[tuple[str, int], ...]], list[Row]] = defaultdict(list)
     for r in measured:
-        by[(r.system, r.kind, r.ranks, r.library if r.engine else "", r.sms)].append(r)
+        by[(r.system, r.kind, r.ranks, r.library if r.engine else "", r.chosen)].append(r)
     groups = []
-    for (_, kind, n, engine, sms), members in by.items():
+    for (_, kind, n, engine, chosen), members in by.items():
         loads = collectives(members[0], trial.base).loads(kind, tuple(range(n)))
         sizes, seconds = (np.array([r[i] for r in members]) for i in (4, 5))
         libraries = trial.base.libraries(engine) if engine else job.libraries
-        groups.append((kind, n, loads, sizes, seconds, libraries, sms))
+        groups.append((kind, n, loads, sizes, seconds, libraries, dict(chosen)))
 
     def loss() -> float:
         total = 0.0
-        for kind, n, loads, sizes, seconds, libraries, trial.sms in groups:
+        for kind, n, loads, sizes, seconds, libraries, trial.chosen in groups:
             found = selection.pieces(loads, kind, trial, n, libraries)  # type: ignore[arg-type]
             times = [np.where(sizes <= p.cap, p.seconds(sizes), np.inf) for p in found]
             if not times:
@@ -184,7 +184,8 @@ def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], flo
     return loss
 
 
-ZERO = {"step": 2e-7, "own": 5e-13, "hidden": 2e-6}
+ZERO = {"step": 2e-7, "own": 5e-13, "hidden": 2e-6, "expert": 1e-8}
+FITTED = tuple(field for field in Fit._fields if field != "source")
 
 
 def best_of(job: Job, trial: Trial, loss: Callable[[], float]) -> None:
@@ -206,10 +207,12 @@ def descend(job: Job, trial: Trial, loss: Callable[[], float]) -> None:
         for _ in range(8):
             before = best
             for name in job.start:
-                for field in Fit._fields[:-1]:
+                for field in FITTED:
                     key = (name, job.link)
                     value = getattr(trial.fits[key], field)
                     if value is None or (name, field) in job.fixed:
+                        continue
+                    if field == "expert" and not trial.base.kernels[name].experts:
                         continue
                     options = [value * factor, value / factor] if value else []
                     options += [0.0 if value else ZERO[field]] if field in ZERO else []
@@ -257,11 +260,16 @@ def fit_all(measured: list[Row], base: FabricConstants) -> dict[str, dict[str, F
 
 
 def write(fits: dict[str, dict[str, Fit]], path: Path) -> None:
-    lines = ["# Written by bench/collectives.py --fit: [launch, step, efficiency, own, hidden, cap, source] by link."]
+    lines = [
+        "# Written by bench/collectives.py --fit: [launch, step, efficiency, own, hidden, cap, source, expert] by link."
+    ]
     for name in sorted(fits):
         lines.append(f"{name}:")
         for link, fit in sorted(fits[name].items()):
-            values = ["null" if v is None else v if isinstance(v, str) else f"{v:.3g}" for v in fit]
+            values = [
+                "null" if v is None else v if isinstance(v, str) else f"{v:.3g}"
+                for v in (fit if fit.expert else fit[:-1])
+            ]
             values = [re.sub(r"^(\d+)(e)", r"\1.0\2", v) for v in values]  # YAML 1.1 reads 1e-06 as text
             lines.append(f"  {link}: [{', '.join(values)}]")
     path.write_text("\n".join(lines) + "\n")

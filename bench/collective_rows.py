@@ -36,8 +36,8 @@ MACHINES: dict[str, tuple[str, str | dict[str, Any]]] = {
 class Row(NamedTuple):
     """One measurement: who ran what over how many ranks, bytes of the message, seconds; ``why`` it cannot be had.
 
-    ``series`` is what it shares with rows of other sizes, ``campaign`` the run of software that measured it, ``sms`` the
-    multiprocessors that it was given, if they were chosen.
+    ``series`` is what it shares with rows of other sizes, ``campaign`` the run of software that measured it, ``chosen``
+    what was set beside the message: multiprocessors, experts.
     """
 
     table: str
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     why: str = ""
     series: str = ""
     campaign: str = ""
-    sms: int = 0
+    chosen: tuple[tuple[str, int], ...] = ()
 
 
 # -- reading
@@ -142,8 +142,8 @@ def deepep(path: Path, table: str) -> Iterator[Row]:
             series = f"hidden {hidden} top {topk} of {experts} {r.get('dispatch_sms', '')}"
             label = f"{kind} {n} GPUs {series} {tokens} tokens"
             system = r["system"] if nodes == 1 else f"{r['system']} x{nodes}"
-            sms = int(r.get(f"{kind}_sms", 0))
-            yield Row(table, system, kind, n, size, us / 1e6, library, label, False, why, series, sms=sms)
+            chosen = (("sms", int(r[f"{kind}_sms"])),) if normal else (("experts", experts),)
+            yield Row(table, system, kind, n, size, us / 1e6, library, label, False, why, series, chosen=chosen)
 
 
 def engine_a2a(path: Path) -> Iterator[Row]:
@@ -237,7 +237,7 @@ def fabric(system: str) -> Any:
 
 def collectives(row: Row, constants: FabricConstants) -> Collectives:
     built, gpu = fabric(row.system)
-    constants = constants.with_sms(row.sms) if row.sms else constants
+    constants = constants.with_chosen(**dict(row.chosen)) if row.chosen else constants
     if row.engine:
         return Collectives(built, gpu, constants, row.library)
     return Collectives(built, gpu, constants, forced={row.kind: row.library})
@@ -245,12 +245,12 @@ def collectives(row: Row, constants: FabricConstants) -> Collectives:
 
 def predict(measured: Iterable[Row], constants: FabricConstants) -> dict[Row, float]:
     """Seconds of every row that can be predicted."""
-    costs: dict[tuple[str, str, int, str, bool, int], CollectiveCost] = {}
+    costs: dict[tuple[object, ...], CollectiveCost] = {}
     found = {}
     for r in measured:
         if r.why:
             continue
-        key = (r.system, r.kind, r.ranks, r.library, r.engine, r.sms)
+        key = (r.system, r.kind, r.ranks, r.library, r.engine, r.chosen)
         if key not in costs:
             costs[key] = collectives(r, constants).cost(r.kind, tuple(range(r.ranks)))
         found[r] = costs[key].seconds(r.message)

@@ -77,7 +77,7 @@ def test_vllm_reduces_in_the_switch_through_symmetric_memory() -> None:
         assert trays.algorithm_for(message) == "in_switch (vllm_symmetric)"
     assert trays.seconds(2**16) == pytest.approx(14.0e-6, rel=0.1)
     assert trays.seconds(2**24) == pytest.approx(63.3e-6, rel=0.1)
-    assert trays.algorithm_for(2**27).endswith("(nccl_simple)")
+    assert "(nccl_" in trays.algorithm_for(2**27)
     assert rack.cost("all_reduce", tuple(range(4))).algorithm_for(2**16) == "one_shot (vllm_one_shot)"
     assert "vllm_symmetric" not in rack.cost("all_reduce", (0, 1)).algorithm_for(2**24)
     assert "vllm_symmetric" not in rack.cost("all_reduce", tuple(range(16))).algorithm_for(2**16)
