@@ -59,8 +59,8 @@ LONG = {"nvlink4": (0.817, 0.676), "nvlink5": (0.757, 0.603)}
 680 and 838 of 900 on B200, as bus bandwidth, and a little that a ring loses to its own copies."""
 
 
-def _two(library: str, source: str, own: float = 1e-13) -> dict[str, Fit]:
-    start = _start(1.5e-5, 1e-7, 0.6, own, None, source)
+def _two(library: str, source: str, own: float = 1e-13, step: float = 1e-7) -> dict[str, Fit]:
+    start = _start(1.5e-5 - 3 * step, step, 0.6, own, None, source)
     return {f"{library}_dispatch": start, f"{library}_combine": start}
 
 
@@ -117,7 +117,7 @@ def jobs() -> Iterator[Job]:
             both = ("vllm", "vllm-0.14", "sglang")
             yield Job(link, systems, CUSTOM, ("nccl", "pair"), ("all_reduce",), pair, engines=both, most=2)
     for link in ("nvlink4", "nvlink5"):
-        low, normal = _two("deepep_ll", "deepep"), _two("deepep_normal", "deepep", own=5e-11)
+        low, normal = _two("deepep_ll", "deepep", step=3e-6), _two("deepep_normal", "deepep", own=5e-11)
         for kind in ("dispatch", "combine"):
             for table, library, kernels in (
                 ("deepep_ll", "deepep", low),
