@@ -59,11 +59,9 @@ LONG = {"nvlink4": (0.817, 0.676), "nvlink5": (0.757, 0.603)}
 680 and 838 of 900 on B200, as bus bandwidth, and a little that a ring loses to its own copies."""
 
 
-def _two(library: str, source: str, cap: float | None = None) -> dict[str, Fit]:
-    return {
-        f"{library}_dispatch": _start(1.5e-5, 1e-7, 0.6, 1e-13, cap, source),
-        f"{library}_combine": _start(1.5e-5, 1e-7, 0.6, 1e-13, cap, source),
-    }
+def _two(library: str, source: str, own: float = 1e-13, step: float = 1e-7) -> dict[str, Fit]:
+    start = _start(1.5e-5 - 3 * step, step, 0.6, own, None, source)
+    return {f"{library}_dispatch": start, f"{library}_combine": start}
 
 
 def _shots(engine: str) -> dict[str, Fit]:
@@ -89,6 +87,7 @@ MORE = {("nvlink5", "trtllm"): MULTICAST, ("nvlink5", "vllm"): SYMMETRIC, ("nvli
 
 
 CUSTOM = "custom_allreduce"
+WRAPPERS = tuple(f"{engine}_deepep_{mode}" for engine in ("trtllm", "vllm") for mode in ("ht", "ll"))
 
 
 def jobs() -> Iterator[Job]:
@@ -118,7 +117,7 @@ def jobs() -> Iterator[Job]:
             both = ("vllm", "vllm-0.14", "sglang")
             yield Job(link, systems, CUSTOM, ("nccl", "pair"), ("all_reduce",), pair, engines=both, most=2)
     for link in ("nvlink4", "nvlink5"):
-        low, normal = _two("deepep_ll", "deepep"), _two("deepep_normal", "deepep")
+        low, normal = _two("deepep_ll", "deepep", step=3e-6), _two("deepep_normal", "deepep", own=5e-11)
         for kind in ("dispatch", "combine"):
             for table, library, kernels in (
                 ("deepep_ll", "deepep", low),
@@ -126,6 +125,9 @@ def jobs() -> Iterator[Job]:
             ):
                 kernel = {k: v for k, v in kernels.items() if k.endswith(kind)}
                 yield Job(link, BOXES[link], table, (library,), (kind,), kernel)
+            for wrapper in WRAPPERS:
+                kernel = {k: v for k, v in _two(wrapper, "deepep").items() if k.endswith(kind)}
+                yield Job(link, BOXES[link], "moe_a2a_deepep", (wrapper,), (kind,), kernel)
     for kind in ("dispatch", "combine"):
         for sided in ("one_sided", "two_sided", "two_sided_fp4"):
             kernel = {k: v for k, v in _two(sided, "onesided").items() if k.endswith(kind)}
@@ -142,9 +144,11 @@ class Trial:
         self.base = base
         self.fits: dict[tuple[str, str], Fit] = {}
         self.only: set[str] = set()
+        self.chosen: dict[str, int] = {}
 
     def kernels_for(self, kind: str, libraries: Iterable[str]) -> list[Kernel]:
-        found = self.base.kernels_for(kind, libraries)
+        base = self.base.with_chosen(**self.chosen) if self.chosen else self.base
+        found = base.kernels_for(kind, libraries)
         return [k for k in found if not self.only or k.name in self.only]
 
     def fit(self, kernel: Kernel, link: str) -> Fit | None:
@@ -157,19 +161,19 @@ class Trial:
 
 def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], float]:
     """Mean absolute logarithm of predicted over measured, as a function of the trial's fits."""
-    by: dict[tuple[str, str, int, str], list[Row]] = defaultdict(list)
+    by: dict[tuple[str, str, int, str, tuple[tuple[str, int], ...]], list[Row]] = defaultdict(list)
     for r in measured:
-        by[(r.system, r.kind, r.ranks, r.library if r.engine else "")].append(r)
+        by[(r.system, r.kind, r.ranks, r.library if r.engine else "", r.chosen)].append(r)
     groups = []
-    for (_, kind, n, engine), members in by.items():
+    for (_, kind, n, engine, chosen), members in by.items():
         loads = collectives(members[0], trial.base).loads(kind, tuple(range(n)))
         sizes, seconds = (np.array([r[i] for r in members]) for i in (4, 5))
         libraries = trial.base.libraries(engine) if engine else job.libraries
-        groups.append((kind, n, loads, sizes, seconds, libraries))
+        groups.append((kind, n, loads, sizes, seconds, libraries, dict(chosen)))
 
     def loss() -> float:
         total = 0.0
-        for kind, n, loads, sizes, seconds, libraries in groups:
+        for kind, n, loads, sizes, seconds, libraries, trial.chosen in groups:
             found = selection.pieces(loads, kind, trial, n, libraries)  # type: ignore[arg-type]
             times = [np.where(sizes <= p.cap, p.seconds(sizes), np.inf) for p in found]
             if not times:
@@ -180,7 +184,8 @@ def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], flo
     return loss
 
 
-ZERO = {"step": 2e-7, "own": 5e-13, "hidden": 2e-6}
+ZERO = {"step": 2e-7, "own": 5e-13, "hidden": 2e-6, "expert": 1e-8}
+FITTED = tuple(field for field in Fit._fields if field != "source")
 
 
 def best_of(job: Job, trial: Trial, loss: Callable[[], float]) -> None:
@@ -202,10 +207,12 @@ def descend(job: Job, trial: Trial, loss: Callable[[], float]) -> None:
         for _ in range(8):
             before = best
             for name in job.start:
-                for field in Fit._fields[:-1]:
+                for field in FITTED:
                     key = (name, job.link)
                     value = getattr(trial.fits[key], field)
                     if value is None or (name, field) in job.fixed:
+                        continue
+                    if field == "expert" and not trial.base.kernels[name].experts:
                         continue
                     options = [value * factor, value / factor] if value else []
                     options += [0.0 if value else ZERO[field]] if field in ZERO else []
@@ -253,11 +260,16 @@ def fit_all(measured: list[Row], base: FabricConstants) -> dict[str, dict[str, F
 
 
 def write(fits: dict[str, dict[str, Fit]], path: Path) -> None:
-    lines = ["# Written by bench/collectives.py --fit: [launch, step, efficiency, own, hidden, cap, source] by link."]
+    lines = [
+        "# Written by bench/collectives.py --fit: [launch, step, efficiency, own, hidden, cap, source, expert] by link."
+    ]
     for name in sorted(fits):
         lines.append(f"{name}:")
         for link, fit in sorted(fits[name].items()):
-            values = ["null" if v is None else v if isinstance(v, str) else f"{v:.3g}" for v in fit]
+            values = [
+                "null" if v is None else v if isinstance(v, str) else f"{v:.3g}"
+                for v in (fit if fit.expert else fit[:-1])
+            ]
             values = [re.sub(r"^(\d+)(e)", r"\1.0\2", v) for v in values]  # YAML 1.1 reads 1e-06 as text
             lines.append(f"  {link}: [{', '.join(values)}]")
     path.write_text("\n".join(lines) + "\n")

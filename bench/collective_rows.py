@@ -28,7 +28,7 @@ MACHINES: dict[str, tuple[str, str | dict[str, Any]]] = {
     "b200_sxm": ("b200-sxm", "hgx-8"),
     "gb200": ("gb200", "nvl72"),
     "gb300": ("gb300", "nvl72"),
-    "l40s": ("l40s", {**PCIE_BOX, "uplink": "8.5 GB/s", "cpu_link": "1.9 GB/s"}),
+    "l40s": ("l40s", {**PCIE_BOX, "uplink": "8 GB/s", "cpu_link": "1.9 GB/s"}),
     "rtx_pro_6000_server": ("rtx-pro-6000", {**PCIE_BOX, "uplink": "42 GB/s", "cpu_link": "42 GB/s"}),
 }
 
@@ -36,7 +36,8 @@ MACHINES: dict[str, tuple[str, str | dict[str, Any]]] = {
 class Row(NamedTuple):
     """One measurement: who ran what over how many ranks, bytes of the message, seconds; ``why`` it cannot be had.
 
-    ``series`` is what it shares with rows of other sizes, ``campaign`` the run of software that measured it.
+    ``series`` is what it shares with rows of other sizes, ``campaign`` the run of software that measured it, ``chosen``
+    what was set beside the message: multiprocessors, experts.
     """
 
     table: str
@@ -51,6 +52,7 @@ class Row(NamedTuple):
     why: str = ""
     series: str = ""
     campaign: str = ""
+    chosen: tuple[tuple[str, int], ...] = ()
 
 
 # -- reading
@@ -129,9 +131,7 @@ def deepep(path: Path, table: str) -> Iterator[Row]:
             why = ""
             if normal:
                 us = float(r[f"{kind}_transmit_us"]) + float(r[f"{kind}_notify_us"])
-                if int(r[f"{kind}_sms"]) < 20:
-                    why = "fewer SMs than the 20 of the default: the number of SMs is no parameter"
-                elif nodes > 1:
+                if nodes > 1:
                     why = "one copy per node over the network: a message knows only bytes per rank"
             else:
                 us = float(r[f"{kind}_avg_t_us"])
@@ -142,7 +142,8 @@ def deepep(path: Path, table: str) -> Iterator[Row]:
             series = f"hidden {hidden} top {topk} of {experts} {r.get('dispatch_sms', '')}"
             label = f"{kind} {n} GPUs {series} {tokens} tokens"
             system = r["system"] if nodes == 1 else f"{r['system']} x{nodes}"
-            yield Row(table, system, kind, n, size, us / 1e6, library, label, False, why, series)
+            chosen = (("sms", int(r[f"{kind}_sms"])),) if normal else (("experts", experts),)
+            yield Row(table, system, kind, n, size, us / 1e6, library, label, False, why, series, chosen=chosen)
 
 
 def engine_a2a(path: Path) -> Iterator[Row]:
@@ -151,12 +152,13 @@ def engine_a2a(path: Path) -> Iterator[Row]:
         kind, backend = r["phase"], r["comm_backend"]
         low = backend.endswith("_ll")
         copies = topk if low else distinct_ranks(int(r["num_experts"]), n, topk)
-        size = int(r["num_tokens"]) * copies * (n - 1) / n * payload(kind, r["comm_dtype"], hidden)
+        dtype = "bfloat16" if kind == "combine" else r["comm_dtype"]  # of the dispatch: results come back in 16 bits
+        size = int(r["num_tokens"]) * copies * (n - 1) / n * payload(kind, dtype, hidden)
         why = "DeepEP V2 is another library" if "_v2_" in backend else ""
         series = f"{backend} {kind} {r['comm_dtype']} hidden {hidden} top {topk} of {r['num_experts']} {r['sms']}"
         series = f"{r['backend_fw']} {r['fw_version']} {series}"
         label = f"{series} {r['num_tokens']}"
-        library = f"deepep_ll_{kind}" if low else f"deepep_normal_{kind}"
+        library = f"{r['backend_fw']}_deepep_{'ll' if low else 'ht'}"
         seconds = float(r["latency_us"]) / 1e6
         yield Row("moe_a2a_deepep", r["system"], kind, n, size, seconds, library, label, False, why, series)
 
@@ -235,6 +237,7 @@ def fabric(system: str) -> Any:
 
 def collectives(row: Row, constants: FabricConstants) -> Collectives:
     built, gpu = fabric(row.system)
+    constants = constants.with_chosen(**dict(row.chosen)) if row.chosen else constants
     if row.engine:
         return Collectives(built, gpu, constants, row.library)
     return Collectives(built, gpu, constants, forced={row.kind: row.library})
@@ -242,12 +245,12 @@ def collectives(row: Row, constants: FabricConstants) -> Collectives:
 
 def predict(measured: Iterable[Row], constants: FabricConstants) -> dict[Row, float]:
     """Seconds of every row that can be predicted."""
-    costs: dict[tuple[str, str, int, str, bool], CollectiveCost] = {}
+    costs: dict[tuple[object, ...], CollectiveCost] = {}
     found = {}
     for r in measured:
         if r.why:
             continue
-        key = (r.system, r.kind, r.ranks, r.library, r.engine)
+        key = (r.system, r.kind, r.ranks, r.library, r.engine, r.chosen)
         if key not in costs:
             costs[key] = collectives(r, constants).cost(r.kind, tuple(range(r.ranks)))
         found[r] = costs[key].seconds(r.message)

@@ -24,11 +24,12 @@ class Target(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Groups reached and missed, each with its figure."""
+    """Groups reached and missed, each with its figure, and those of which no row is sound."""
 
     what: str
     reached: tuple[str, ...]
     missed: tuple[str, ...]
+    unsound: tuple[str, ...] = ()
 
 
 def _all_reduce(r: Row) -> str | None:
@@ -59,18 +60,19 @@ CLOSE = 0.03
 
 def verdicts(rows: Iterable[Row], predicted: dict[Row, float], aside: dict[Row, str]) -> Iterator[Verdict]:
     """Judge every target on the sound rows that are predicted."""
-    sound = [r for r in rows if r in predicted and r not in aside]
+    judged = [r for r in rows if r in predicted]
     for target in TARGETS:
         groups: dict[str, list[float]] = defaultdict(list)
-        for r in sound:
+        for r in judged:
             if (name := target.group(r)) is not None:
-                groups[name].append(abs(predicted[r] / r.seconds - 1))
-        means = {name: float(np.mean(errors)) for name, errors in sorted(groups.items())}
+                groups[name] += [] if r in aside else [abs(predicted[r] / r.seconds - 1)]
+        means = {name: float(np.mean(errors)) for name, errors in sorted(groups.items()) if errors}
         said = {name: f"{name} {mean:.1%}" for name, mean in means.items()}
         yield Verdict(
             f"{target.what}, at most {target.limit:.0%}",
             tuple(said[name] for name, mean in means.items() if mean <= target.limit),
             tuple(said[name] for name, mean in means.items() if mean > target.limit),
+            tuple(sorted(set(groups) - set(means))),
         )
     yield in_the_switch()
 
@@ -96,5 +98,7 @@ def show(found: Iterable[Verdict]) -> None:
         print(f"  {'missed ' if v.missed else 'reached'} {v.what}: {len(v.reached)} of {groups}")
         for text in v.missed:
             print(f"          missed  {text}")
+        for text in v.unsound:
+            print(f"          no row is sound  {text}")
         for text in () if v.missed else v.reached:
             print(f"                  {text}")

@@ -113,6 +113,8 @@ class Collectives:
     forced
         Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``. The engine's
         own kernels do it where they can, else those of any library.
+    experts
+        Experts of the model's layers, for kernels whose time depends on them; else what their data say.
 
     Raises
     ------
@@ -147,10 +149,11 @@ class Collectives:
         constants: FabricConstants,
         engine: str = ENGINE,
         forced: Mapping[str, str | Sequence[str]] | None = None,
+        experts: int | None = None,
     ):
         self.fabric = fabric
         self.gpu = gpu
-        self.constants = constants
+        self.constants = constants.with_chosen(experts=experts) if experts else constants
         self.forced = dict(forced or {})
         self.candidates = Candidates(fabric)
         self._libraries = constants.libraries(engine)

@@ -24,8 +24,10 @@ class Fit(NamedTuple):
     """One kernel on links of one kind.
 
     ``launch`` and ``step`` are seconds, once and per step; ``efficiency`` is a fraction of the data-sheet rate; ``own``
-    is seconds per byte that a rank moves inside its memory; ``hidden`` seconds of moving that the fixed time covers;
-    ``cap`` the most bytes that go to one peer in one step before the library takes another kernel (``None``: any).
+    is seconds per byte that a rank moves inside its memory, or through one multiprocessor where ``Kernel.sms`` says
+    how many there are; ``hidden`` seconds of moving that the fixed time covers; ``cap`` the most bytes that go to one
+    peer in one step before the library takes another kernel (``None``: any); ``expert`` seconds for each of
+    ``Kernel.experts``.
     """
 
     launch: float
@@ -35,6 +37,7 @@ class Fit(NamedTuple):
     hidden: float
     cap: float | None
     source: str
+    expert: float = 0.0
 
 
 CARRIER = Fit(0.0, 0.0, 1.0, 0.0, 0.0, None, "")
@@ -50,6 +53,11 @@ class Kernel(Noun):
     limits: dict[int, float] = Field(default_factory=dict)
     """Largest message in bytes for up to so many ranks; more ranks than the last are not served."""
     links: dict[str, Fit] = Field(default_factory=dict)
+    sms: int | None = Field(default=None, ge=1)
+    """Streaming multiprocessors through which all that it sends and keeps must pass, if their number is chosen; ``own``
+    is then seconds per byte of one of them."""
+    experts: int | None = Field(default=None, ge=1)
+    """Experts of the model, if every rank announces what it sends to each of them."""
 
     @property
     def most_ranks(self) -> float:
@@ -86,7 +94,10 @@ class FabricConstants(Noun):
             raise ValueError(f"sources are not spelled out: {', '.join(missing)}")
         if bad := [e for e in [*self.carriers.values(), *(fit.efficiency for fit in fits)] if not 0 < e <= 1]:
             raise ValueError(f"an efficiency lies in (0, 1], not {bad}")
-        if any(min(fit.launch, fit.step, fit.own, fit.hidden, fit.cap or 0.0) < 0 or fit.cap == 0 for fit in fits):
+        if any(
+            min(fit.launch, fit.step, fit.own, fit.hidden, fit.cap or 0.0, fit.expert) < 0 or fit.cap == 0
+            for fit in fits
+        ):
             raise ValueError("times of a kernel are not negative, and its cap is positive")
         return self
 
@@ -101,6 +112,14 @@ class FabricConstants(Noun):
         """Kernels of ``libraries`` that run collective ``kind``, in the order of the file."""
         wanted = set(libraries)
         return [k for k in self.kernels.values() if kind in k.kinds and k.library in wanted]
+
+    def with_chosen(self, **chosen: int) -> FabricConstants:
+        """Return the same with other numbers, ``sms`` or ``experts``, for the kernels that have them."""
+        kernels = {}
+        for name, kernel in self.kernels.items():
+            update = {field: n for field, n in chosen.items() if getattr(kernel, field) is not None}
+            kernels[name] = kernel.model_copy(update=update)
+        return self.model_copy(update={"kernels": kernels})
 
     def libraries(self, engine: str) -> Sequence[str]:
         """Libraries of an engine. Raises ``InputError`` if it is not known."""

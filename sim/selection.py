@@ -78,8 +78,10 @@ def piece(load: Load, kernel: Kernel, constants: FabricConstants, ranks: int) ->
     main = fits[link]
     launch = max(fits[kind].launch for kind in load.pace)  # one kernel does the stages on all links
     fixed = launch + sum(steps * fits[kind].step for kind, steps in load.steps) + load.latency
+    fixed += main.expert * (kernel.experts or 0)
     on_links = max(pace / fits[kind].efficiency for kind, pace in load.pace.items())
-    per_byte = constants.together(on_links, load.plan.own * main.own)
+    at_home = load.plan.own if kernel.sms is None else (load.wire + load.plan.own) / kernel.sms
+    per_byte = constants.together(on_links, at_home * main.own)
     cap = min(inf if main.cap is None else main.cap / load.plan.piece, kernel.limit(ranks))
     return Piece(fixed, per_byte, min(main.hidden, fixed), cap, load.plan.algorithm, kernel.name, link, load)
 

@@ -135,7 +135,7 @@ def test_a_broken_plug_in_warns_and_says_why_when_it_is_named(install):
         ),
         (
             {"kind": "cluster", "nodes": 2, "node": {"kind": "cluster", "nodes": 2, "node": {"kind": "pcie", "x": 1}}},
-            "topology.node.node.x: unknown key 'x'; known keys: gpus, sockets, gpus_per_switch, cpu_link",
+            "topology.node.node.x: unknown key 'x'; known keys: gpus, sockets, gpus_per_switch, cpu_link, uplink",
         ),
         (
             {"kind": "cluster", "nodes": 2, "node": 8},

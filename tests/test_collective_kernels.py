@@ -77,7 +77,7 @@ def test_vllm_reduces_in_the_switch_through_symmetric_memory() -> None:
         assert trays.algorithm_for(message) == "in_switch (vllm_symmetric)"
     assert trays.seconds(2**16) == pytest.approx(14.0e-6, rel=0.1)
     assert trays.seconds(2**24) == pytest.approx(63.3e-6, rel=0.1)
-    assert trays.algorithm_for(2**27).endswith("(nccl_simple)")
+    assert "(nccl_" in trays.algorithm_for(2**27)
     assert rack.cost("all_reduce", tuple(range(4))).algorithm_for(2**16) == "one_shot (vllm_one_shot)"
     assert "vllm_symmetric" not in rack.cost("all_reduce", (0, 1)).algorithm_for(2**24)
     assert "vllm_symmetric" not in rack.cost("all_reduce", tuple(range(16))).algorithm_for(2**16)
@@ -97,6 +97,28 @@ def test_what_an_engine_does_not_have_is_borrowed_only_where_it_has_nothing() ->
     assert vllm.cost("all_reduce", ranks).algorithm_for(2**20) == "one_shot (vllm_one_shot)"
     lent = Collectives(BUILT["hgx"].fabric, H100, C, "vllm", {"all_reduce": "trtllm"})
     assert lent.cost("all_reduce", ranks).algorithm_for(2**10) == "one_shot (trtllm_one_shot)"
+
+
+@given(st.integers(1, 64), st.floats(1e3, 1e9))
+def test_more_multiprocessors_are_never_slower_until_the_links_are_full(sms: int, message: float) -> None:
+    ranks, forced = tuple(range(8)), {"dispatch": "deepep_normal_dispatch"}
+    few, one_more, plenty = (
+        Collectives(BUILT["hgx"].fabric, H100, C.with_chosen(sms=n), forced=forced).cost("dispatch", ranks)
+        for n in (sms, sms + 1, 10**6)
+    )
+    assert plenty.seconds(message) <= one_more.seconds(message) <= few.seconds(message)
+    efficiency = C.kernels["deepep_normal_dispatch"].links["nvlink4"].efficiency
+    assert plenty.seconds_per_byte == pytest.approx(1 / 450e9 / efficiency, rel=1e-3)
+
+
+def test_a_low_latency_exchange_takes_longer_the_more_experts_there_are() -> None:
+    """DeepEP on 8 H100, dispatch of few tokens: 10.2 us to 128 experts, 12.0 to 256, 16.6 to 512."""
+    ranks, forced = tuple(range(8)), {"dispatch": "deepep_ll_dispatch"}
+    for experts, measured in ((128, 10.2e-6), (256, 12.0e-6), (512, 16.6e-6)):
+        machine = Collectives(BUILT["hgx"].fabric, H100, C, forced=forced, experts=experts)
+        assert machine.cost("dispatch", ranks).alpha == pytest.approx(measured, rel=0.15)
+    usual = Collectives(BUILT["hgx"].fabric, H100, C, forced=forced).cost("dispatch", ranks).alpha
+    assert usual == Collectives(BUILT["hgx"].fabric, H100, C, forced=forced, experts=256).cost("dispatch", ranks).alpha
 
 
 @given(st.floats(1e-15, 1e-6), st.floats(0, 1e-6), st.floats(0, 1e-6))
