@@ -42,11 +42,15 @@ def _beyond(r: Row) -> str | None:
     return f"{r.system} {r.library} {r.ranks} GPUs" if r.table == "custom_allreduce" and far else None
 
 
+def _experts(r: Row) -> str | None:
+    return r.library.removesuffix("_fp4") if r.table == "alltoall_nvlink_trtllm" else None
+
+
 TARGETS = (
     Target("NCCL inside one box", 0.10, lambda r: f"{r.system} {r.kind}" if r.table == "nccl_collectives" else None),
     Target("custom all-reduce inside one box", 0.10, _all_reduce),
     Target("all-reduce across the trays of an NVL72", 0.10, _beyond),
-    Target("expert all-to-all on NVL72", 0.05, lambda r: r.library if r.table == "alltoall_nvlink_trtllm" else None),
+    Target("expert all-to-all on NVL72", 0.05, _experts),
     Target(
         "DeepEP low latency across nodes",
         0.05,
