@@ -11,14 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
+import simpy
 
 from sim.catalog_gpus import load_gpu
 from sim.catalog_models import load_model
 from sim.catalog_topologies import parse_topology
+from sim.collectives import Collectives
+from sim.constants_fabric import load_fabric_constants
 from sim.evaluate import Evaluation
+from sim.flows import Flow, Network
 from sim.lower import cut_of, lower
 from sim.placement import Placement
 from sim.run import machine
@@ -125,6 +130,43 @@ def ranks() -> None:
         print(f"one step of {strategy.label}, 61 layers, every rank: {1000 * seconds:.0f} ms, {events:,} events")
 
 
+def fabrics() -> None:
+    h100, gb200, constants = load_gpu("h100-sxm"), load_gpu("gb200"), load_fabric_constants()
+    boxes = parse_topology({"kind": "cluster", "nodes": 128, "node": "hgx-8"})
+    ranks = tuple(range(1024))
+
+    def price() -> None:  # a fabric of its own each time: nothing is known before
+        machine = Collectives(boxes.build(h100), h100, constants)
+        machine.fabric.group_shape(ranks)
+        machine.cost("all_reduce", ranks)
+
+    print(f"all-reduce over 1,024 GPUs in 128 boxes, built and priced: {best(price, 3):.2f} s")
+    for spec, gpu in (
+        ({"kind": "cluster", "nodes": 1250, "node": "hgx-8"}, h100),
+        ({"kind": "cluster", "nodes": 139, "node": "nvl72"}, gb200),
+    ):
+        topology = parse_topology(spec)
+        seconds = best(lambda t=topology, g=gpu: t.build(g), 3)  # type: ignore[misc]
+        print(f"{topology.gpu_count:,} GPUs in {spec['nodes']} × {spec['node']} built: {seconds:.2f} s")
+    rack = parse_topology("nvl72").build(gb200)
+    part, _, _ = rack.load([], range(72))
+    number = part.edge_between
+    up = {g: number[part.index[g], part.index["nvswitch0"]] for g in rack.gpus}
+    down = {g: number[part.index["nvswitch0"], part.index[g]] for g in rack.gpus}
+    flows = [Flow(1e6, (up[a], down[b]), (1.0, 1.0)) for a, b in permutations(rack.gpus, 2)]
+
+    def exchange() -> None:
+        env = simpy.Environment()
+
+        def later(delay: float, call: Callable[[], None]) -> None:
+            env.timeout(delay).callbacks.append(lambda _: call())
+
+        Network([e.bandwidth for e in part.edges], lambda: env.now, later).start(flows, lambda: None)
+        env.run()
+
+    print(f"all-to-all over 72 GPUs as {len(flows):,} flows: {1000 * best(exchange):.0f} ms")
+
+
 if __name__ == "__main__":
     main_job()
     distinct_layouts("llama-3.1-405b")
@@ -132,3 +174,4 @@ if __name__ == "__main__":
     distinct_layouts("deepseek-r1")
     points()
     ranks()
+    fabrics()

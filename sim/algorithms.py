@@ -8,7 +8,7 @@ message of each kind is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, permutations
 from math import ceil, log2
 from typing import NamedTuple
@@ -28,6 +28,17 @@ class Stage(NamedTuple):
     steps: int
     trips: int
 
+    def reverse(self, factor: float = 1.0) -> Stage:
+        """The same flows the other way round, times a factor."""
+        return self._replace(flows=tuple((b, a, factor * size) for a, b, size in self.flows))
+
+    def sent(self) -> dict[int, float]:
+        """Bytes that each rank sends per byte of the message."""
+        total: dict[int, float] = {}
+        for source, _, size in self.flows:
+            total[source] = total.get(source, 0.0) + size
+        return total
+
 
 class Plan(NamedTuple):
     """One algorithm for one group. ``own`` is what a rank moves inside its own memory per byte of the message."""
@@ -40,9 +51,19 @@ class Plan(NamedTuple):
         """Bytes that each rank sends per byte of the message."""
         total: dict[int, float] = {}
         for stage in self.stages:
-            for source, _, size in stage.flows:
+            for source, size in stage.sent().items():
                 total[source] = total.get(source, 0.0) + size
         return total
+
+    @property
+    def piece(self) -> float:
+        """Bytes that go to one peer in one step per byte of the message: what a library chooses its protocol by."""
+        longest = max(self.stages, key=lambda stage: stage.trips)
+        per_step = max(longest.sent().values()) / longest.trips
+        if longest.trips > 1:  # pieces follow one another along a ring or a tree
+            return per_step
+        first = longest.flows[0][0]
+        return per_step / len({target for source, target, _ in longest.flows if source == first})
 
 
 def wire(kind: str, n: int) -> float:
@@ -161,10 +182,23 @@ def in_switch(ranks: Sequence[int]) -> Plan:
 
     A GPU lets the switch read all of its message (M out) and gets the sum of its n-th (M/n in), then hands
     that sum to the switch (M/n out), which copies everyone's to everyone (M in). The switch is no rank, so the
-    flows are those of pairs that put the same load on every link.
+    flows are those of pairs that put the same load on every link. A message is worked on in n parts, one for
+    each GPU that reduces, so as many steps pass before all of them are busy.
     """
     n = len(ranks)
-    return Plan("in_switch", (Stage(pairs(ranks, (1 + 1 / n) / (n - 1)), 2, 2),), 1 / n)
+    return Plan("in_switch", (Stage(pairs(ranks, (1 + 1 / n) / (n - 1)), n, 2),), 1 / n)
+
+
+def switch_copies(kind: str, ranks: Sequence[int]) -> Plan:
+    """All-gather or reduce-scatter in the switch (NCCL from 2.18 on): a rank's part goes out once and the switch copies
+    it, or all parts go in and come out added up.
+
+    That saves steps, not time on the links: all that a rank gathers must come in, and all that it gives must go out,
+    its own part of a reduction included, because the switch adds up everybody's.
+    """
+    n = len(ranks)
+    size = 1.0 if kind == "all_gather" else 1 / (n - 1)
+    return Plan("in_switch", (Stage(pairs(ranks, size), 2, 2),), own_bytes(kind, n))
 
 
 def multicast(plan: Plan) -> Plan:
@@ -181,10 +215,39 @@ def pairwise_exchange(ranks: Sequence[int]) -> Plan:
     return Plan("pairwise", (Stage(pairs(ranks, 1 / (n - 1)), rounds(n), 1),), 1 / (n - 1))
 
 
+def uneven_exchange(ranks: Sequence[int], sizes: Sequence[Sequence[float]], busiest: float) -> Plan:
+    """All-to-all straight from source to destination, ``sizes[i][j]`` bytes from the i-th to the j-th; a message is
+    what the ``busiest`` sends."""
+    amounts = {(a, b): sizes[i][j] / busiest for i, a in enumerate(ranks) for j, b in enumerate(ranks)}
+    flows = tuple((a, b, size) for (a, b), size in amounts.items() if a != b and size)
+    return Plan("pairwise", (Stage(flows, rounds(len(ranks)), 1),), max(amounts[r, r] for r in ranks))
+
+
 def chain(ranks: Sequence[int]) -> Plan:
     """Broadcast from rank to rank in order, in pieces."""
     n = len(ranks)
     return Plan("chain", (Stage(tuple((a, b, 1.0) for a, b in pairwise(ranks)), n - 1, n - 1),))
+
+
+def ring_broadcast(root: int, orders: Sequence[tuple[Sequence[int], float]]) -> Plan:
+    """Broadcast along rings that use direct links well, in pieces: a part of the data around each, half of it either
+    way from the root."""
+    flows: list[Flow] = []
+    for order, part in orders:
+        at = list(order).index(root)
+        there = [*order[at:], *order[:at]]
+        for way in (there, [root, *there[:0:-1]]):
+            flows += [(a, b, part / 2) for a, b in pairwise(way)]
+    n = len(orders[0][0])
+    name = f"{len(orders)} rings" if len(orders) > 1 else "ring"
+    return Plan(name, (Stage(tuple(flows), n - 1, n - 1),))
+
+
+def broadcast_tree(ranks: Sequence[int]) -> Plan:
+    """Broadcast down a binary tree."""
+    above = parents(len(ranks))
+    flows = tuple((ranks[p], ranks[i], 1.0) for i, p in enumerate(above) if p is not None)
+    return Plan("tree", (Stage(flows, _depth(above), _depth(above)),))
 
 
 def to_root(ranks: Sequence[int]) -> Plan:
@@ -198,34 +261,52 @@ def send(ranks: Sequence[int]) -> Plan:
 
 
 def hierarchical(kind: str, servers: Sequence[Sequence[int]], across: str = "ring") -> Plan:
-    """Inside each server, and between servers along each rail: rank i of a server with rank i of the others.
+    """Inside each server, and between servers along rails: rank i of a server with rank i of the others.
 
-    ``across`` is ``ring`` or, for an all-reduce, ``double_tree``.
+    There are as many rails as the smallest server has ranks. In a server with more, rank i works over rail i modulo
+    their number, and hands its data to the rank on it or gets them from there. ``across`` is ``ring`` or, for an
+    all-reduce, ``double_tree``.
     """
-    n, g = len(servers), len(servers[0])
-    rails = [list(rail) for rail in zip(*servers, strict=True)]
+    rails = [list(rail) for rail in zip(*servers, strict=False)]  # as long as the shortest
+    g, n, total = len(rails), len(servers), sum(map(len, servers))
+    on = [[_on_rail(len(server), g, r) for server in servers] for r in range(g)]  # ranks by rail and server
+    meet = rounds(max(map(len, servers)))
+    steps = ring_steps(kind, n)
 
-    def inside(size: float) -> Stage:
-        return Stage(tuple(flow for server in servers for flow in pairs(server, size)), rounds(g), 1)
+    def inside(size: Callable[[int, int], float]) -> Stage:
+        """``size(rail, i)`` from rank i of a server to its rank on a rail."""
+        places = [(s, i, r) for s in servers for i in range(len(s)) for r in range(g) if i != r]
+        flows = tuple((server[i], server[r], amount) for server, i, r in places if (amount := size(r, i)))
+        return Stage(flows, meet, 1)
 
-    def along(sent: float) -> Stage:
+    def along(size: Callable[[int, int], float]) -> Stage:
+        """Rings along the rails: ``size(rail, server)`` over both links into a server."""
+        ends = [(r, s, t) for r in range(g) for s, t in enumerate([*range(1, n), 0])]
+        flows = (((r, s, t), (r, t, s)) for r, s, t in ends)
+        both = (flow for two in flows for flow in two)
+        return Stage(tuple((rails[r][s], rails[r][t], size(r, t) / 2) for r, s, t in both), steps, steps)
+
+    if kind == "all_reduce":
+        add = inside(lambda r, i: 1 / g)
+        middle = along(lambda r, s: 2 * (n - 1) / n / g)
         if across == "double_tree":
             trees = [double_tree(rail).stages[0] for rail in rails]
-            share = sent / wire(kind, n)
-            flows = tuple((a, b, size * share) for stage in trees for a, b, size in stage.flows)
-            return Stage(flows, trees[0].steps, trees[0].trips)
-        steps = ring_steps(kind, n)
-        return Stage(tuple(flow for rail in rails for flow in around(rail, sent)), steps, steps)
-
-    stages: tuple[Stage, ...]
-    if kind == "all_gather":  # first the rail's n contributions, then all of them to the server's other ranks
-        stages = (along(n - 1.0), inside(float(n)))
-    elif kind == "reduce_scatter":
-        stages = (inside(1 / g), along((n - 1) / n / g))
-    else:
-        stages = (inside(1 / g), along(2 * (n - 1) / n / g), inside(1 / g))
+            middle = Stage(tuple((a, b, x / g) for t in trees for a, b, x in t.flows), trees[0].steps, trees[0].trips)
+        stages = [add, middle, add.reverse()]
+    else:  # an all-gather: first the rail's contributions, then all of them to the server's other ranks
+        hand_over = inside(lambda r, i: float(i >= g and i % g == r))
+        gather = along(lambda r, s: float(sum(on[r]) - on[r][s]))
+        spread = inside(lambda r, i: float(sum(on[r]) - (i % g == r))).reverse()
+        stages = [hand_over, gather, spread]
+    if kind == "reduce_scatter":  # the other way round
+        stages = [stage.reverse(1 / total) for stage in stages[::-1]]
     name = "hierarchical" if across == "ring" else "hierarchical tree"
-    return Plan(name, stages, own_bytes(kind, n * g))
+    return Plan(name, tuple(stage for stage in stages if stage.flows), own_bytes(kind, total))
+
+
+def _on_rail(ranks: int, rails: int, rail: int) -> int:
+    """How many of a server's ranks work over a rail."""
+    return (ranks - rail + rails - 1) // rails
 
 
 def rail_aligned(servers: Sequence[Sequence[int]]) -> Plan:
@@ -239,3 +320,26 @@ def rail_aligned(servers: Sequence[Sequence[int]]) -> Plan:
     inside = tuple(flow for server in servers for flow in pairs(server, n * size))  # n - 1 to forward, 1 to keep
     along = tuple(flow for rail in zip(*servers, strict=True) for flow in pairs(rail, g * size))
     return Plan("rail_aligned", (Stage(inside, rounds(g), 1), Stage(along, rounds(n), 1)), size)
+
+
+def uneven_rail_aligned(
+    servers: Sequence[Sequence[int]], ranks: Sequence[int], sizes: Sequence[Sequence[float]], busiest: float
+) -> Plan:
+    """The same for ``sizes[i][j]`` bytes from the i-th of ``ranks`` to the j-th; a message is what the ``busiest``
+    sends."""
+    at = {r: (s, j) for s, server in enumerate(servers) for j, r in enumerate(server)}
+    inside: dict[tuple[int, int], float] = {}
+    along: dict[tuple[int, int], float] = {}
+    for i, a in enumerate(ranks):
+        for j, b in enumerate(ranks):
+            size, mate = sizes[i][j] / busiest, servers[at[a][0]][at[b][1]]
+            if mate != a:
+                inside[a, mate] = inside.get((a, mate), 0.0) + size
+            if mate != b:
+                along[mate, b] = along.get((mate, b), 0.0) + size
+    stages = (
+        Stage(tuple((a, b, size) for (a, b), size in inside.items() if size), rounds(len(servers[0])), 1),
+        Stage(tuple((a, b, size) for (a, b), size in along.items() if size), rounds(len(servers)), 1),
+    )
+    own = max(sizes[i][i] for i in range(len(ranks))) / busiest
+    return Plan("rail_aligned", tuple(stage for stage in stages if stage.flows), own)

@@ -7,19 +7,17 @@ a kernel makes of it, and up to which message it is used, is in ``sim.selection`
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from sim import algorithms, selection
-from sim.algorithms import EXCHANGES, REDUCTIONS, Plan
+from sim import selection
+from sim.algorithms import EXCHANGES, Plan, Stage
+from sim.candidates import Candidates
 from sim.constants_fabric import FabricConstants
 from sim.errors import InputError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
-from sim.rings import best_rings
 from sim.routes import tier
 from sim.selection import Load, Piece
 
@@ -40,7 +38,6 @@ KINDS = (
 )
 ENGINE = "trtllm"
 """Whose kernels are used unless a machine says otherwise."""
-_IN_SWITCH_FROM = 4  # generation of NVLink whose switches add up and copy
 
 
 class CollectiveCost(NamedTuple):
@@ -89,6 +86,20 @@ class CollectiveCost(NamedTuple):
         return f"{used.algorithm} ({used.kernel})" if used else self.algorithm
 
 
+class Uneven(NamedTuple):
+    """An exchange of uneven sizes: its cost by bytes that the busiest rank sends, these bytes, and its flows per byte
+    of them."""
+
+    cost: CollectiveCost
+    message: float
+    stages: tuple[Stage, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Time of the exchange."""
+        return self.cost.seconds(self.message)
+
+
 FREE = CollectiveCost(0.0, 0.0, 0.0, 0.0, "none", "none")
 
 
@@ -100,7 +111,8 @@ class Collectives:
     engine
         Whose kernels run: ``trtllm``, ``vllm`` or ``sglang``.
     forced
-        Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``.
+        Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``. The engine's
+        own kernels do it where they can, else those of any library.
 
     Raises
     ------
@@ -140,6 +152,7 @@ class Collectives:
         self.gpu = gpu
         self.constants = constants
         self.forced = dict(forced or {})
+        self.candidates = Candidates(fabric)
         self._libraries = constants.libraries(engine)
         self._costs: dict[tuple[str, tuple[int, ...]], CollectiveCost] = {}
         for kind in self.forced:
@@ -174,7 +187,7 @@ class Collectives:
             return Plan("none", ())
         used = self.cost(kind, ranks).used(message)
         assert used  # some kernel takes any message
-        return next(plan for plan in self._candidates(kind, ranks) if plan.algorithm == used.algorithm)
+        return next(plan for plan in self._plans(kind, ranks) if plan.algorithm == used.algorithm)
 
     def link_bytes(self, kind: str, ranks: tuple[int, ...], message: float = inf) -> dict[tuple[str, str], float]:
         """Return the bytes on each link and direction per byte of the message, for links that carry any.
@@ -190,16 +203,56 @@ class Collectives:
                     carried[link] = carried.get(link, 0.0) + load * share
         return carried
 
+    def _plans(self, kind: str, ranks: tuple[int, ...]) -> list[Plan]:
+        return self.candidates.plans(kind, ranks, self._forced(kind))
+
+    def _forced(self, kind: str) -> Sequence[str]:
+        forced = self.forced.get(kind, ())
+        return [forced] if isinstance(forced, str) else forced
+
     def loads(self, kind: str, ranks: tuple[int, ...]) -> list[Load]:
         """Return every algorithm that fits the group, with what it asks of the links."""
-        plans = list(self._candidates(kind, ranks))
-        if len(plans) > 1:  # one search from each rank finds the routes of all plans
-            self.fabric.load([(a, b, 0.0) for plan in plans for stage in plan.stages for a, b, _ in stage.flows], ranks)
-        return [self._load(ranks, plan) for plan in plans]
+        return [self._load(ranks, plan) for plan in self._plans(kind, ranks)]
+
+    def uneven(self, kind: str, ranks: tuple[int, ...], sizes: Sequence[Sequence[float]]) -> Uneven:
+        """Return the cost of an exchange in which everybody may send a different amount to each.
+
+        Parameters
+        ----------
+        kind
+            ``all_to_all``, ``dispatch`` or ``combine``.
+        sizes
+            Bytes, shape (ranks, ranks): row i holds what ``ranks[i]`` sends to each of them, on the diagonal what it
+            keeps. The busiest link sets the pace. Even sizes give what ``cost`` gives.
+
+        Raises
+        ------
+        InputError
+            If the sizes are no square matrix of non-negative numbers for these ranks, and whatever ``cost`` raises.
+        TopologyError
+            As ``cost``.
+        """
+        _check(kind, ranks)
+        n = len(ranks)
+        if kind not in EXCHANGES:
+            raise InputError(f"uneven sizes are for {', '.join(EXCHANGES)}, not for {kind}")
+        rows = [[float(size) for size in row] for row in sizes]
+        if [len(row) for row in rows] != [n] * n or not all(0 <= size < inf for row in rows for size in row):
+            raise InputError(f"{kind} among {n} ranks needs {n} rows of {n} sizes in bytes, none of them negative")
+        busiest = max(sum(row) - row[i] for i, row in enumerate(rows))
+        if busiest <= 0:  # nobody sends anything: a kernel runs all the same
+            return Uneven(self.cost(kind, ranks), 0.0, ())
+        plans = self.candidates.uneven(kind, ranks, rows, busiest, self._forced(kind))
+        cost = self._of_loads(kind, n, [self._load(ranks, plan) for plan in plans])
+        used = cost.used(busiest)
+        assert used
+        return Uneven(cost, busiest, next(plan.stages for plan in plans if plan.algorithm == used.algorithm))
 
     def _compute(self, kind: str, ranks: tuple[int, ...]) -> CollectiveCost:
-        loads = self.loads(kind, ranks)
-        found = self._pieces(kind, len(ranks), loads)
+        return self._of_loads(kind, len(ranks), self.loads(kind, ranks))
+
+    def _of_loads(self, kind: str, n: int, loads: Sequence[Load]) -> CollectiveCost:
+        found = self._pieces(kind, n, loads)
         pieces = selection.needed(found)
         long = min((p for p in pieces if p.cap == inf), key=lambda p: p.per_byte)
         assert long.load
@@ -212,78 +265,13 @@ class Collectives:
         if kind in self.forced:
             every = {kernel.library for kernel in self.constants.kernels.values()}
             found = selection.pieces(loads, kind, self.constants, n, sorted(every))
-            return selection.forced(found, self.forced[kind], kind, self.constants)
+            return selection.forced(found, self.forced[kind], kind, self.constants, self._libraries)
         if kind in ("dispatch", "combine"):  # the first library that has kernels for experts on these links
             for library in self._libraries:
                 if found := selection.pieces(loads, kind, self.constants, n, (library,)):
                     return found
             kind = "all_to_all"
         return selection.pieces(loads, kind, self.constants, n, self._libraries)
-
-    def _candidates(self, kind: str, ranks: tuple[int, ...]) -> Iterator[Plan]:
-        servers = self._even_servers(ranks)
-        if kind in REDUCTIONS and servers:
-            yield algorithms.hierarchical(kind, servers)
-            if kind == "all_reduce":
-                yield algorithms.hierarchical(kind, servers, across="double_tree")
-        elif kind in REDUCTIONS:
-            yield from self._of_a_reduction(kind, ranks)
-        elif kind in EXCHANGES:
-            yield algorithms.rail_aligned(servers) if servers else algorithms.pairwise_exchange(ranks)
-        elif kind == "broadcast":
-            yield algorithms.chain(ranks)
-        elif kind == "gather":
-            yield algorithms.to_root(ranks)
-        else:
-            yield algorithms.send(ranks)
-
-    def _of_a_reduction(self, kind: str, ranks: tuple[int, ...]) -> Iterator[Plan]:
-        yield algorithms.ring(kind, ranks)
-        one_server = len({self.fabric.unit(self.fabric.gpu(r)) for r in ranks}) == 1
-        switched = self._switched(ranks)
-        if one_server and not switched:
-            yield algorithms.direct(kind, ranks)
-            if rings := best_rings(self.fabric.direct_links(ranks), ranks):
-                yield algorithms.ring(kind, ranks, rings)
-        if kind != "all_reduce":
-            return
-        if not one_server:  # inside a server the trees of NCCL are chains, no better than a ring
-            yield algorithms.tree(ranks)
-            yield algorithms.double_tree(ranks)
-            return
-        for plan in (algorithms.one_shot(ranks), algorithms.two_shot(ranks)):
-            if len(ranks) <= self._tray_size:  # peers' memory is mapped inside one operating system
-                yield plan
-            elif switched >= _IN_SWITCH_FROM:
-                yield algorithms.multicast(plan)
-        if switched >= _IN_SWITCH_FROM:
-            yield algorithms.in_switch(ranks)
-
-    @cached_property
-    def _tray_size(self) -> int:
-        """GPUs of one compute tray of a rack, or of the whole machine where it has no trays."""
-        nodes = self.fabric.graph.nodes
-        return max(Counter(nodes[gpu].get("tray") for gpu in self.fabric.gpus).values())
-
-    def _switched(self, ranks: Sequence[int]) -> int:
-        """The NVLink generation if NVLink takes each of ``ranks`` to switches and nowhere else, or 0."""
-        graph, generations = self.fabric.graph, {0}
-        for r in ranks:
-            for v, link in graph.adj[self.fabric.gpu(r)].items():
-                if tier(link["kind"]) == "nvlink":
-                    if graph.nodes[v]["kind"] != "nvswitch":
-                        return 0
-                    generations.add(int("".join(c for c in link["kind"] if c.isdigit()) or 0))
-        inside = len(set(map(self.fabric.gpu, ranks)) - self.fabric.domain(self.fabric.gpu(ranks[0]))) == 0
-        return max(generations) if inside else 0
-
-    def _even_servers(self, ranks: tuple[int, ...]) -> list[list[int]] | None:
-        """The ranks by server, if there are several servers with equally many of them, more than one."""
-        servers: dict[int, list[int]] = {}
-        for r in ranks:
-            servers.setdefault(self.fabric.unit(self.fabric.gpu(r)), []).append(r)
-        sizes = {len(s) for s in servers.values()}
-        return list(servers.values()) if len(servers) > 1 and len(sizes) == 1 and sizes != {1} else None
 
     def _load(self, ranks: tuple[int, ...], plan: Plan) -> Load:
         total: list[float] = []

@@ -15,6 +15,8 @@ import simpy
 from sim.schedule import Issue, Rendezvous, Run, Track
 
 Spans = list[tuple[int, int, str, int, float, float]]
+Paces = Sequence[tuple[float, float]]
+"""When a lane's computing changes its speed, and to which fraction of the one it begins with."""
 
 
 class LaneState(NamedTuple):
@@ -39,6 +41,8 @@ class Outcome(NamedTuple):
     exposed: tuple[dict[tuple[int, int], Exposed], ...]
     """Per lane, by (block, slot) of the collective that was waited for."""
     events: int
+    slowed: tuple[float, ...] = ()
+    """Per lane the seconds that changes of its speed have added to its computing."""
 
 
 class Clock(NamedTuple):
@@ -74,9 +78,9 @@ class _Hub:
 
     def __init__(self, env: simpy.Environment, transport: Callable[[Clock], Transport] | None):
         self.env = env
-        self.transport = transport(Clock(lambda: env.now, self._later)) if transport else None
         self.meetings: dict[tuple[int, tuple[int, tuple[int, ...]]], _Meeting] = {}
         self.events = 0
+        self.transport = transport(Clock(lambda: env.now, self._later)) if transport else None
 
     def arrive(self, block: int, view: Rendezvous, before: _Meeting | None) -> _Meeting:
         """A lane issues a collective that may start once its previous one is done."""
@@ -120,11 +124,27 @@ class _Hub:
         meeting.done.succeed()
 
 
+def _stretched(now: float, seconds: float, paces: Paces) -> float:
+    """How long work of ``seconds`` takes from ``now`` on; what the host does in it counts as the GPU's."""
+    speed, at = 1.0, now
+    for time, pace in paces:
+        if time > at:
+            if (time - at) * speed >= seconds:
+                break
+            seconds -= (time - at) * speed
+            at = time
+        speed = pace
+    return at - now + seconds / speed
+
+
 class _Lane:
     """One lane's process and what it leaves behind."""
 
-    def __init__(self, hub: _Hub, number: int, blocks: Sequence[Track], start: LaneState, spans: Spans | None):
+    def __init__(
+        self, hub: _Hub, number: int, blocks: Sequence[Track], start: LaneState, spans: Spans | None, paces: Paces
+    ):
         self.hub, self.number, self.blocks, self.start, self.spans = hub, number, blocks, start, spans
+        self.paces, self.slowed = paces, 0.0
         self.exposed: dict[tuple[int, int], Exposed] = {}
         self.finished = 0.0
         self.last: _Meeting | None = None
@@ -158,8 +178,11 @@ class _Lane:
             for instruction in block.instructions:
                 if isinstance(instruction, Run):
                     hub.events += 1
-                    begin = env.now
-                    yield env.timeout(instruction.seconds)
+                    begin, seconds = env.now, instruction.seconds
+                    if self.paces:
+                        seconds = _stretched(begin, seconds, self.paces)
+                        self.slowed += seconds - instruction.seconds
+                    yield env.timeout(seconds)
                     if spans is not None:
                         for op in instruction.ops:
                             spans.append((self.number, number, "compute", op, begin, env.now))
@@ -190,6 +213,7 @@ def run(
     starts: Sequence[LaneState],
     spans: Spans | None = None,
     transport: Callable[[Clock], Transport] | None = None,
+    paces: Sequence[Paces] = (),
 ) -> Outcome:
     """Run every lane's blocks, one after the other, from the given states.
 
@@ -202,13 +226,27 @@ def run(
     spans
         If given, (lane, block, stream, operation, begin, end) of every run of compute is appended.
     transport
-        If given, makes what carries the messages; without it each collective takes the time it takes alone.
+        If given, makes what carries the messages; without it each collective takes the time it takes alone. What it
+        carries for others ends with the lanes.
+    paces
+        Per lane when its computing changes its speed; left out: never.
     """
     env = simpy.Environment()
     hub = _Hub(env, transport)
-    running = [_Lane(hub, i, blocks, start, spans) for i, (blocks, start) in enumerate(zip(lanes, starts, strict=True))]
-    env.run()
-    return Outcome(tuple(r.state() for r in running), tuple(r.exposed for r in running), hub.events)
+    running = [
+        _Lane(hub, i, blocks, start, spans, paces[i] if paces else ())
+        for i, (blocks, start) in enumerate(zip(lanes, starts, strict=True))
+    ]
+    if transport is None:
+        env.run()
+    else:
+        for lane in running:
+            env.run(lane.process)
+        for lane in running:
+            if lane.last and not lane.last.done.processed:
+                env.run(lane.last.done)
+    slowed = tuple(r.slowed for r in running)
+    return Outcome(tuple(r.state() for r in running), tuple(r.exposed for r in running), hub.events, slowed)
 
 
 def pipeline_period(seconds: Sequence[Sequence[float]]) -> float:

@@ -4,159 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import NamedTuple
 
-from sim import engine
-from sim.errors import FloorError, ProgramError
+from sim.errors import ProgramError
 from sim.lane import Lane
 from sim.limits import largest
 from sim.lower import lower
 from sim.memory import CommunicationBuffers
-from sim.placement import PARTS, Placement
+from sim.placement import PARTS
 from sim.program import CommunicationOp, Program
 from sim.rank_kinds import RankKind, ranges
-from sim.rank_order import Order
-from sim.report import KvReport, LayoutReport, LinkReport, MemoryReport, RankGroup, StepReport, WeightsReport
-from sim.step import Granularity, Machine, StageModel, StagePass
+from sim.report import KvReport, LayoutReport, LinkReport, MemoryReport, RankGroup, WeightsReport
+from sim.timing import Timing
 from sim.units import format_bytes
-from sim.workload import Sequences, Workload
+from sim.workload import Sequences
 
-WAITING = "waiting for slower ranks"
-BUBBLE = "pipeline bubble"
 MOST_LINKS = 32
 
 
-class Choice(NamedTuple):
-    """One way to run a layout."""
-
-    seconds: float
-    pieces: int
-    order: Order | None
-    passes: list[StagePass]
-
-
-class Evaluation:
-    """Everything that can be asked of one layout; parts are computed when they are asked for.
-
-    Parameters
-    ----------
-    placement
-        Model, strategy and formats. The layout must have passed ``Strategy.check``.
-    machine
-        Kernels and collectives.
-    workload
-        Batch and context of the whole layout.
-    usable_memory
-        Fraction of a GPU's capacity that the engine may use.
-    granularity
-        ``folded``, ``ranks`` or ``flows``.
-    """
-
-    def __init__(
-        self,
-        placement: Placement,
-        machine: Machine,
-        workload: Workload,
-        usable_memory: float = 0.9,
-        granularity: Granularity = "folded",
-    ):
-        self.placement, self.machine, self.workload = placement, machine, workload
-        self.strategy = placement.strategy
-        self.usable_memory, self.granularity = usable_memory, granularity
-        self.replica = workload.sequences.share(0, self.strategy.replicas)
-        self.gpus = placement.cut.mesh.size * self.strategy.pp * self.strategy.replicas
-
-    # -- time ------------------------------------------------------------------------------------------------
-
-    @property
-    def micro_batches(self) -> int:
-        """Batches in flight in the pipeline: one per stage, if a group has as many sequences."""
-        group = -(-int(self.replica.count) // self.placement.cut.sequence_groups)
-        return max(1, min(self.strategy.pp, group))
-
-    def _stage(self, stage: int, micro: int | None, pieces: int, order: Order | None) -> StageModel:
-        """One stage with one of its micro-batches, or with all its sequences at once."""
-        w = self.workload
-        which = None if micro is None or self.micro_batches == 1 else (micro, self.micro_batches)
-        work = (w.phase, w.query_tokens, self.replica)
-        return StageModel(self.placement, self.machine, *work, stage, pieces, w.generated, which, order)
-
-    def _passes(self, pieces: int, order: Order | None) -> tuple[list[StagePass], float]:
-        """Passes of the slowest micro-batch, and seconds between two steps.
-
-        Sequences of one length: every micro-batch counts as the fullest one. Otherwise each is run.
-        """
-        batches = range(self.micro_batches) if len(self.replica.groups) > 1 else [0]
-        runs = [
-            [self._stage(s, m, pieces, order).run(self.granularity) for s in range(self.strategy.pp)] for m in batches
-        ]
-        seconds = [[p.critical.seconds for p in run] for run in runs]
-        slowest = max(range(len(runs)), key=lambda m: sum(seconds[m]))
-        if len(seconds) == 1 and self.granularity == "folded":
-            return runs[0], max(sum(seconds[0]), self.micro_batches * max(seconds[0]))
-        if len(seconds) == 1:
-            seconds *= self.micro_batches
-        return runs[slowest], engine.pipeline_period(seconds)
-
-    @cached_property
-    def choices(self) -> list[Choice]:
-        """What the layout leaves open, each run once: the order of ranks on GPUs, and the pieces of the batch."""
-        local = -(-self.replica.count // (self.micro_batches * self.placement.cut.sequence_groups))
-        found = []
-        for order in self.strategy.orders(self.placement.model):
-            for pieces in self.strategy.pieces(local) or (1,):
-                if pieces < 1:
-                    raise ProgramError(f"{self.strategy.label}: pieces() offers {pieces}; it must offer 1 or more")
-                passes, seconds = self._passes(pieces, order)
-                found.append(Choice(seconds, pieces, order, passes))
-        return found
-
-    @cached_property
-    def best(self) -> Choice:
-        """The fastest choice; among equals the first."""
-        return min(self.choices, key=lambda choice: (choice.seconds, choice.pieces))
-
-    def step(self) -> StepReport:
-        """Seconds of a step and what they are made of, for the critical rank of each stage.
-
-        Raises
-        ------
-        FloorError
-            If the result is faster than data-sheet figures allow.
-        """
-        passes, seconds = self.best.passes, self.best.seconds
-        lanes = [p.critical for p in passes]
-        floors = [max(lane.floor for lane in p.lanes) for p in passes]
-        floor = max(sum(floors), self.micro_batches * max(floors)) if len(floors) > 1 else floors[0]
-        if not (0 < seconds < float("inf")):
-            raise FloorError(f"{self.strategy.label}: a step of {seconds} s; is a peak or a bandwidth out of range?")
-        if seconds < floor * (1 - 1e-9):
-            raise FloorError(
-                f"{self.strategy.label}: a step of {seconds:.6g} s is below its own floor of {floor:.6g} s; "
-                "this is a bug in the simulator, please report it with the scenario"
-            )
-        breakdown: dict[str, float] = {}
-        causes: dict[str, float] = {}
-        for lane in lanes:
-            for total, part in ((breakdown, lane.operations), (causes, lane.causes)):
-                for name, value in part.items():
-                    total[name] = total.get(name, 0.0) + value
-        idle = sum(lane.idle for lane in lanes)
-        bubble = seconds - sum(lane.seconds for lane in lanes)
-        for name, value in ((WAITING, idle), (BUBBLE, bubble)):
-            if value > 1e-9 * seconds:
-                breakdown[name] = causes[name] = value
-        busy = sum(lane.busy for lane in lanes)
-        exposed = max(0.0, sum(lane.seconds for lane in lanes) - busy - idle)
-        cause, share = max(causes.items(), key=lambda item: item[1], default=("nothing", 0.0))
-        return StepReport(
-            seconds=seconds,
-            floor_seconds=floor,
-            breakdown=_falling(breakdown),
-            causes=_falling(causes),
-            exposed_communication_seconds=exposed,
-            bottleneck=f"{cause} ({100 * share / seconds:.0f} %)" if seconds else cause,
-        )
+class Evaluation(Timing):
+    """Everything that can be asked of one layout; see ``Timing`` for what it is made of."""
 
     # -- memory ----------------------------------------------------------------------------------------------
 
@@ -191,7 +57,7 @@ class Evaluation:
             if self.micro_batches == 1:
                 members: Iterable[tuple[int, ...]] = times.members
             else:
-                holds = self._stage(stage, None, self.best.pieces, self.best.order).classes(self.granularity)
+                holds = self.stage_model(stage, None, self.best.pieces, self.best.order).classes(self.granularity)
                 both: dict[tuple[int, int], list[int]] = {}
                 for rank, key in enumerate(zip(times.of, holds.of, strict=True)):
                     both.setdefault(key, []).append(rank)
@@ -302,32 +168,35 @@ class Evaluation:
         )
 
     def ranks(self) -> tuple[RankGroup, ...]:
-        """Ranks that differ, each class once."""
-        found = []
+        """Ranks that differ, equal ones together however many of them were run."""
+        found: dict[tuple[object, ...], tuple[RankGroup, list[int]]] = {}
         attentions = [layer.attention for layer in self.placement.model.kinds if layer.attention]
         for kind in self.kinds:
             lane = self.lane(kind.ranks[0], self.replica)
-            first = kind.stage * self.placement.cut.mesh.size
-            found.append(
-                RankGroup(
-                    ranks=ranges([first + rank for rank in kind.ranks]),
-                    count=len(kind.ranks),
-                    stage=kind.stage,
-                    sequences=lane.sequences().count,
-                    kv_heads=max((lane.kv_heads(a) for a in attentions), default=0),
-                    kv_tokens=lane.kv_tokens(None),
-                    kv_bytes=self.placement.kv_bytes(kind.stage, lane),
-                    weights_bytes=kind.weight_bytes,
-                    total_bytes=kind.total(self.replica),
-                    busy_seconds=kind.busy,
-                )
+            group = RankGroup(
+                ranks="",
+                count=0,
+                stage=kind.stage,
+                sequences=lane.sequences().count,
+                kv_heads=max((lane.kv_heads(a) for a in attentions), default=0),
+                kv_tokens=lane.kv_tokens(None),
+                kv_bytes=self.placement.kv_bytes(kind.stage, lane),
+                weights_bytes=kind.weight_bytes,
+                total_bytes=kind.total(self.replica),
+                busy_seconds=kind.busy,
             )
-        return tuple(found)
+            same = (*group.model_dump(exclude={"busy_seconds"}).values(), f"{kind.busy:.9e}")
+            first = kind.stage * self.placement.cut.mesh.size
+            found.setdefault(same, (group, []))[1].extend(first + rank for rank in kind.ranks)
+        return tuple(
+            group.model_copy(update={"ranks": ranges(numbers), "count": len(numbers)})
+            for group, numbers in found.values()
+        )
 
     def _collectives(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for stage in {0, self.strategy.pp - 1}:
-            model = self._stage(stage, 0, self.best.pieces, self.best.order)
+            model = self.stage_model(stage, 0, self.best.pieces, self.best.order)
             for _, pattern in model.patterns():
                 for op in pattern.ops:
                     if isinstance(op, CommunicationOp):
@@ -391,8 +260,3 @@ class Evaluation:
             collectives=self._collectives(),
             links=self._links(),
         )
-
-
-def _falling(parts: dict[str, float]) -> dict[str, float]:
-    """Parts of a step, largest first, without those that take no time."""
-    return {name: value for name, value in sorted(parts.items(), key=lambda item: -item[1]) if value > 0}

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.errors import TopologyError
 from sim.routes import Routes, tier
+from sim.spreading import Spreading
 
 if TYPE_CHECKING:
     import networkx as nx
 
 KINDS = ("gpu", "nvswitch", "nic", "pcie_switch", "cpu", "ib_switch")
 _LINK_FIELDS = ("kind", "bandwidth", "latency")
+_ALL_FIELDS = (*_LINK_FIELDS, "links")
 
 
 class Route(NamedTuple):
@@ -37,12 +39,12 @@ class Fabric:
     name, description
         What it is, for reports.
     graph
-        Directed graph. A node has ``kind`` (one of ``KINDS``) and optionally ``unit``: the number of the
-        server it belongs to. Units must be built alike, and nodes without one (leaf and spine switches) join
-        them. An edge is one direction of a connection: ``kind``, ``bandwidth`` in bytes/s, ``latency`` in
-        seconds, and optionally ``links``, the number of parallel links it consists of (1). Traffic splits
-        over parallel switches by links, never by bandwidth, so that a faster link cannot attract traffic that
-        slows others. The graph must not be changed afterwards.
+        Directed graph. A node has ``kind`` (one of ``KINDS``) and optionally ``unit``: the number of the server it
+        belongs to, or ``tray``: that of the compute tray of a rack, which is a server of its own on a common NVLink
+        fabric. Nodes without a unit (leaf and spine switches) join them. An edge is one direction of a connection:
+        ``kind``, ``bandwidth`` in bytes/s, ``latency`` in seconds, and optionally ``links``, the number of parallel
+        links it consists of (1). Traffic splits over parallel switches by links, never by bandwidth, so that a faster
+        link cannot attract traffic that slows others. The graph must not be changed afterwards.
     gpus
         GPU nodes as the system numbers them: rank r runs on ``gpus[r]``.
 
@@ -63,6 +65,7 @@ class Fabric:
         self._domains: dict[str, tuple[str, ...]] = {}
         self._colours: dict[Any, int] = {}
         self._parts: dict[Any, Routes] = {}
+        self._spreadings: dict[Routes, Spreading | None] = {}
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._check()
 
@@ -99,6 +102,11 @@ class Fabric:
         """Return the number of the server that a GPU sits in; 0 where the fabric is one server."""
         return self._units.get(gpu) or 0
 
+    def one_system(self, ranks: Iterable[int]) -> bool:
+        """Whether one operating system runs all of ``ranks``: they sit in one server, and in one tray of a rack."""
+        nodes = self.graph.nodes
+        return len({(self.unit(g), nodes[g].get("tray")) for g in map(self.gpu, ranks)}) == 1
+
     def _nvlink_nodes(self, start: str) -> tuple[str, ...]:
         """All nodes that NVLink alone connects with ``start``, itself first."""
         if start not in self._domains:
@@ -115,6 +123,37 @@ class Fabric:
     def domain(self, gpu: str) -> frozenset[str]:
         """Return the GPUs that NVLink alone connects with ``gpu``, itself included."""
         return frozenset(n for n in self._nvlink_nodes(gpu) if self._kinds[n] == "gpu")
+
+    @cached_property
+    def unit_sorts(self) -> Mapping[int, int]:
+        """For each unit the first one that is built and joined to the network as it is: the same nodes in the same
+        order, over the same links. On a machine without a fault that is one for all."""
+        first: dict[Any, int] = {}
+        sorts: dict[int, int] = {}
+        for unit, nodes in self._by_unit.items():
+            if unit is not None:
+                at = {node: i for i, node in enumerate(nodes)}
+                content = tuple(
+                    (
+                        self._kinds[u],
+                        *((at.get(v, v), *map(link.get, _ALL_FIELDS)) for v, link in self._links[u].items()),
+                        "from",
+                        *((v, *map(link.get, _ALL_FIELDS)) for v, link in self._outside.get(u, ())),
+                    )
+                    for u in nodes
+                )
+                sorts[unit] = first.setdefault(content, unit)
+        return sorts
+
+    @cached_property
+    def _outside(self) -> Mapping[str, list[tuple[str, Mapping[str, Any]]]]:
+        """The links into a node from outside its unit."""
+        found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        for u, targets in self._links.items():
+            for v, link in targets.items():
+                if self._units[u] != self._units[v]:
+                    found.setdefault(v, []).append((u, link))
+        return found
 
     # -- routes
 
@@ -152,7 +191,7 @@ class Fabric:
                 links[u] = {v: targets[v] for v in near if v in inside}
                 if nvlink_only:
                     links[u] = {v: x for v, x in links[u].items() if tier(x["kind"]) == "nvlink"}
-            self._parts[key] = Routes(inside, links)
+            self._parts[key] = Routes(inside, links, nvlink_only=nvlink_only)
         return self._parts[key]
 
     def routes(self, source: str, target: str) -> tuple[Route, ...]:
@@ -168,8 +207,8 @@ class Fabric:
         if not folded:
             raise self._disconnected(source, target)
         found: list[Route] = []
-        for nodes in folded:
-            partial = [Route((source,), 1.0 / len(folded))]
+        for nodes, part_of_traffic in folded:
+            partial = [Route((source,), part_of_traffic)]
             for node in nodes[1:]:
                 members = part.members[node]
                 width = [self._width(part.members, node, m) for m in members]
@@ -216,14 +255,33 @@ class Fabric:
         Returns the routes used, bytes per edge of theirs, and the longest network latency met in seconds.
         Raises ``TopologyError`` if two of them are not connected.
         """
-        part = self._part([self.gpu(r) for r in ranks])
-        node = {r: part.index[self.gpus[r]] for r in ranks}
+        names = {r: self.gpu(r) for r in ranks}
+        part = self._part(list(names.values()))
         try:
-            loads, latency = part.spread((node[a], node[b], size) for a, b, size in flows)
+            if spreading := self._spreading(part, names.values()):
+                loads, latency = spreading.spread((names[a], names[b], size) for a, b, size in flows)
+            else:
+                node = {r: part.index[name] for r, name in names.items()}
+                loads, latency = part.spread((node[a], node[b], size) for a, b, size in flows)
         except LookupError as error:
-            source, target = (part.members[i][0] for i in error.args)
+            source, target = (part.members[end][0] if isinstance(end, int) else end for end in error.args)
+            first = names[ranks[0]]  # the same cut has the same words whichever flow meets it
+            if first != target and not part.between(part.index[first], part.index[target]):
+                source = first
             raise self._disconnected(source, target) from None
         return part, loads, latency
+
+    def _spreading(self, part: Routes, gpus: Iterable[str]) -> Spreading | None:
+        """A shorter way to the loads of a part that holds several servers, if enough of them are alike."""
+        if part.nvlink_only:
+            return None
+        if part not in self._spreadings:
+            units = sorted({self.unit(g) for g in gpus})
+            nodes = {u: self._by_unit.get(u, []) for u in units}
+            sorts = {self.unit_sorts.get(u) for u in units}
+            shorter = len(units) > 1 and 2 * len(sorts) <= len(units) + 1
+            self._spreadings[part] = Spreading(part, nodes, self.unit_sorts, self._part) if shorter else None
+        return self._spreadings[part]
 
     def group_shape(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return how an ordered group of ranks sits on the fabric.
@@ -235,10 +293,15 @@ class Fabric:
         if key not in self._shapes:
             part = self._part([self.gpu(r) for r in key])
             nodes = [part.index[self.gpus[r]] for r in key]
-            self._shapes[key] = part.signature(nodes, self._colours)
+            self._shapes[key] = (*part.signature(nodes, self._colours), int(self.one_system(key)))
         return self._shapes[key]
 
     # -- figures
+
+    @cached_property
+    def whole(self) -> Routes:
+        """Routes over everything, and which links always carry the same part of all traffic."""
+        return self._routes("whole", list(self._kinds), nvlink_only=False)
 
     def egress(self, gpu: str) -> float:
         """Bytes/s out of a GPU over its fastest class of links: NVLink if it has any, else PCIe, else
@@ -252,11 +315,11 @@ class Fabric:
     def diameter(self) -> int:
         """Links on the longest of the cheapest routes between two GPUs: 1 in a mesh, 2 through one switch.
 
-        Units are alike, so routes are followed from the first unit only.
+        Routes are followed from one unit of every sort only.
         """
-        whole = self._routes("whole", list(self._kinds), nvlink_only=False)
-        first = self.unit(self.gpus[0])
-        sources = [whole.index[g] for g in self.gpus if self.unit(g) == first]
+        whole = self.whole
+        first = set(self.unit_sorts.values())
+        sources = [whole.index[g] for g in self.gpus if self.unit(g) in first]
         targets = [whole.index[g] for g in self.gpus]
         return max((whole.links_between(s, targets) for s in sources), default=0)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import zip_longest
 
-from sim.evaluate import BUBBLE, WAITING, Evaluation
+from sim.evaluate import Evaluation
 from sim.kernels import Kernels
 from sim.model import Attention, Model, MoeFfn
 from sim.report import LayoutReport
+from sim.timing import BUBBLE, WAITING
 from sim.units import format_bytes, format_count, format_seconds
 from sim.workload import Workload
 
@@ -138,6 +140,15 @@ def links(report: LayoutReport) -> str | None:
     )
 
 
+def conditions(report: LayoutReport, calm: float | None) -> str | None:
+    """What faults and other traffic cost, against the same machine without them."""
+    if calm is None:
+        return None
+    extra = 100 * (report.step.seconds / calm - 1)
+    costs = f"{extra:.1f} % on top of" if extra >= 0.05 else "nothing on top of"
+    return f"{report.tag}: faults and other traffic cost {costs} the {format_seconds(calm)} of a machine without them"
+
+
 def weights(report: LayoutReport) -> str | None:
     """Weights that are held more than once inside the layout."""
     copies = report.weights.duplication
@@ -165,16 +176,19 @@ def ranking(reports: Sequence[LayoutReport]) -> Iterator[str]:
         yield f"Most room per GPU: {roomy.tag} (batch up to {roomy.memory.max_batch:,} on {roomy.gpus} GPUs)"
 
 
-def findings(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> tuple[str, ...]:
-    """All findings: the ranking first, then each layout's own."""
+def findings(
+    evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport], calm: Sequence[float] = ()
+) -> tuple[str, ...]:
+    """All findings: the ranking first, then each layout's own. ``calm`` are the steps without faults and others."""
     lines = list(ranking(reports))
-    for evaluation, report in zip(evaluations, reports, strict=True):
+    for evaluation, report, without in zip_longest(evaluations, reports, calm):
         found = [
             duplication(evaluation, report),
             memory(report, evaluation.workload),
             weights(report),
             order(evaluation, report),
             pieces(evaluation, report),
+            conditions(report, without),
             links(report),
             time(report),
         ]
@@ -201,7 +215,8 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
     if evaluations[0].granularity != "flows":
         lines.append("messages of several groups on one link at a time; --granularity flows lets them share it")
     if "ib_switch" in kinds:
-        lines.append("other traffic on the network, and adaptive routing")
+        others = "" if evaluations[0].machine.background else "other traffic on the network, and "
+        lines.append(f"{others}adaptive routing: messages take the shortest routes, split evenly")
     lines += _borrowed(evaluations[0].machine.kernels)
     longest = max(length for _, length in workload.sequences.groups)
     if model.max_context and longest > model.max_context:

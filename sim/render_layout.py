@@ -47,6 +47,8 @@ def _detail(report: Report, layout: LayoutReport) -> Iterable[RenderableType]:
     if layout.step.causes:
         yield from _section("What the step is bound by", _causes(layout))
     yield from _section("Ranks, equal ones together", _ranks(layout))
+    if layout.links:
+        yield from _section("Busiest links", _links(layout))
     yield from remarks(report)
     if report.assumptions:
         yield from _section("Constants and their sources", bullets(map(": ".join, report.assumptions.items())))
@@ -127,6 +129,31 @@ def _time(layout: LayoutReport) -> RenderableType:
         Column("", right=False),
         Column("how", right=False, wraps=True),
     ]
+    return table(columns, rows)
+
+
+def _links(layout: LayoutReport) -> RenderableType:
+    """Links that carried most; those that did the same on one line."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for link in layout.links:
+        figures = (
+            format_bytes(link.bytes),
+            ms(link.busy_seconds),
+            f"{100 * link.busy_seconds / layout.step.seconds:.0f} %",
+            f"{100 * link.peak_utilisation:.0f} %",
+        )
+        alike.setdefault(figures, []).append(f"{link.source} → {link.target}")
+    columns = (
+        Column("link", right=False, wraps=True),
+        Column("bytes each"),
+        Column("busy\nms"),
+        Column("of the\nstep"),
+        Column("at most\nfull"),
+    )
+    rows = []
+    for figures, names in alike.items():
+        few = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        rows.append([Text(few), *map(Text, figures)])
     return table(columns, rows)
 
 

@@ -110,6 +110,8 @@ def heading(report: Report) -> Iterable[RenderableType]:
     yield Text(report.scenario, style="bold")
     if line := subject(report.resolved):
         yield Text(line)
+    if line := " · ".join(report.conditions):
+        yield Text(line, style="yellow")
 
 
 def _comparison(report: Report, width: int) -> Iterable[RenderableType]:

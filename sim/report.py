@@ -132,6 +132,8 @@ class Report(Noun):
     scenario: str
     version: str
     layouts: tuple[LayoutReport, ...]
+    conditions: tuple[str, ...] = ()
+    """Faults, traffic of others and forced algorithms, in words."""
     findings: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     assumptions: dict[str, str] = Field(default_factory=dict)

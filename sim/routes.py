@@ -2,8 +2,8 @@
  Switches that are alike (same neighbours over links in the same proportion) are folded into one. That is
  exact,
 because traffic over parallel switches splits in proportion to their links,
-and it turns an 18-chip NVLink domain into a star. What remains is split evenly over all routes of lowest
-cost.
+and it turns an 18-chip NVLink domain into a star. Where a link or a chip is missing, the switches that are no
+longer alike keep their parts. What remains is split evenly over all routes of lowest cost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Tree(NamedTuple):
     order: list[int]
     reached: set[int]
     parents: list[list[tuple[int, int]]]  # per node: (parent, edge)
-    ways: list[int]
+    ways: list[float]  # routes, each counted as often as there are links into its switches
     latency: list[float]  # seconds over network links on the slowest of the cheapest routes
 
 
@@ -56,9 +56,18 @@ class Routes:
         Node ids with their ``kind``; nothing outside them is used.
     links
         ``{source: {target: attributes}}`` with ``kind``, ``bandwidth``, ``latency`` and optionally ``links``.
+    nvlink_only
+        Whether this is one NVLink domain, for those who ask.
     """
 
-    def __init__(self, nodes: Mapping[str, str], links: Mapping[str, Mapping[str, Mapping[str, Any]]]):
+    def __init__(
+        self,
+        nodes: Mapping[str, str],
+        links: Mapping[str, Mapping[str, Mapping[str, Any]]],
+        *,
+        nvlink_only: bool = False,
+    ):
+        self.nvlink_only = nvlink_only
         fold = _alike(nodes, links)
         names = [n for n in nodes if fold.get(n, n) == n]
         self.index = {n: i for i, n in enumerate(names)}
@@ -70,6 +79,7 @@ class Routes:
         self.edges: list[Edge] = []
         self.shares: list[list[tuple[str, str, float]]] = []  # per edge: the real links and their part of the load
         self._out: list[list[tuple[int, int, int]]] = [[] for _ in names]  # (target, cost, edge)
+        self._width: list[float] = []  # per edge: how many ways it is
         index = self.index
         merged: dict[tuple[int, int], list[tuple[str, str, Mapping[str, Any]]]] = {}
         for u, targets in links.items():
@@ -78,16 +88,18 @@ class Routes:
                 merged.setdefault((a, index[v]), []).append((u, v, link))
         for (a, b), real in merged.items():
             link = real[0][2]
+            total = sum([x.get("links", 1) for _, _, x in real])
             if len(real) == 1:
                 bandwidth, parts = link["bandwidth"], [1.0]
             else:  # each takes its part, so the one that is slow for its part limits them all
-                total = sum([x.get("links", 1) for _, _, x in real])
                 parts = [x.get("links", 1) / total for _, _, x in real]
                 bandwidth = min([x["bandwidth"] / part for (_, _, x), part in zip(real, parts, strict=True)])
             edge = Edge(a, b, link["kind"], tier(link["kind"]), bandwidth, link["latency"])
             self._out[a].append((b, _HOP_COST[edge.tier], len(self.edges)))
             self.edges.append(edge)
+            self._width.append(total if self.kinds[b] in _FOLDABLE else 1)
             self.shares.append([(u, v, part) for (u, v, _), part in zip(real, parts, strict=True)])
+        self.edge_between = {(e.source, e.target): i for i, e in enumerate(self.edges)}
         self._trees: dict[int, _Tree] = {}
         self._fan: dict[int, dict[int, int]] = {}
         self._only_switch = [self._through_switch(u) for u in range(len(names))]
@@ -105,49 +117,37 @@ class Routes:
             self._fan[switch] = {v: e for v, cost, e in self._out[switch] if cost == _NVLINK_HOP}
         return up, self._fan[switch]
 
-    def _tree(self, source: int, targets: Iterable[int]) -> _Tree:
-        """Search from ``source`` until all ``targets`` are reached; a tree that has them is used again."""
-        missing = set(targets)
-        if (tree := self._trees.get(source)) and missing <= tree.reached:
-            return tree
+    def _tree(self, source: int) -> _Tree:
+        """Search from ``source``, once."""
+        if source in self._trees:
+            return self._trees[source]
         size = len(self.kinds)
         far = 10**18
         distance = [far] * size
-        ways = [0] * size
+        ways: list[float] = [0] * size
         latency = [0.0] * size
         parents: list[list[tuple[int, int]]] = [[] for _ in range(size)]
         distance[source], ways[source] = 0, 1
         order: list[int] = []
         heap = [(0, source)]
         done = [False] * size
-        out, edges = self._out, self.edges
-        unseen = len(missing - {source})
-        limit = far  # no target lies beyond it
+        out, edges, width = self._out, self.edges, self._width
         while heap:
             near, u = heapq.heappop(heap)
             if done[u]:
                 continue
             done[u] = True
             order.append(u)
-            missing.discard(u)
-            if not missing:
-                break
             for v, cost, e in out[u]:
                 reach = near + cost
-                if reach > limit:
-                    continue
                 if reach < distance[v]:
-                    if distance[v] == far and v in missing:
-                        unseen -= 1
                     distance[v] = reach
-                    ways[v] = ways[u]
+                    ways[v] = ways[u] * width[e]
                     parents[v] = [(u, e)]
                     latency[v] = latency[u] + (edges[e].latency if cost == _NETWORK_HOP else 0.0)
                     heapq.heappush(heap, (reach, v))
-                    if not unseen and limit == far:
-                        limit = max(distance[t] for t in missing)
                 elif reach == distance[v] and not done[v]:
-                    ways[v] += ways[u]
+                    ways[v] += ways[u] * width[e]
                     parents[v].append((u, e))
                     if cost == _NETWORK_HOP:
                         latency[v] = max(latency[v], latency[u] + edges[e].latency)
@@ -164,7 +164,7 @@ class Routes:
         LookupError
             If a flow has no route; the arguments are the two node indices.
         """
-        loads = [0.0] * len(self.edges)
+        loads, width = [0.0] * len(self.edges), self._width
         slowest = 0.0
         by_source: dict[int, dict[int, float]] = {}
         for source, target, size in flows:
@@ -180,7 +180,7 @@ class Routes:
                     loads[down[target]] += size
                 if not wanted:
                     continue
-            order, reached, parents, ways, latency = self._tree(source, wanted)
+            order, reached, parents, ways, latency = self._tree(source)
             arriving = [0.0] * len(ways)
             for target, size in wanted.items():
                 if target not in reached:
@@ -199,28 +199,28 @@ class Routes:
                 else:
                     per_way = load / ways[v]
                     for u, e in via:
-                        part = per_way * ways[u]
+                        part = per_way * ways[u] * width[e]
                         loads[e] += part
                         arriving[u] += part
         return loads, slowest
 
-    def between(self, source: int, target: int) -> list[tuple[int, ...]]:
-        """Return the cheapest routes as node sequences, in a fixed order; empty if there is none."""
-        tree = self._tree(source, [target])
-        found: list[tuple[int, ...]] = []
-        stack: list[tuple[int, ...]] = [(target,)] if target in tree.reached else []
+    def between(self, source: int, target: int) -> list[tuple[tuple[int, ...], float]]:
+        """Return the cheapest routes as node sequences with their parts of the traffic, in a fixed order; empty if
+        there is none."""
+        tree = self._tree(source)
+        found: list[tuple[tuple[int, ...], float]] = []
+        stack: list[tuple[tuple[int, ...], float]] = [((target,), 1.0)] if target in tree.reached else []
         while stack:
-            route = stack.pop()
+            route, ways = stack.pop()
             if route[0] == source:
-                found.append(route)
+                found.append((route, ways / tree.ways[target]))
             else:
-                stack.extend((u, *route) for u, _ in tree.parents[route[0]])
+                stack.extend(((u, *route), ways * self._width[e]) for u, e in tree.parents[route[0]])
         return sorted(found)
 
     def links_between(self, source: int, targets: Iterable[int]) -> int:
         """Return how many links the longest of the cheapest routes to any of ``targets`` has."""
-        targets = list(targets)
-        tree = self._tree(source, targets)
+        tree = self._tree(source)
         depth = [0] * len(tree.ways)
         for v in tree.order:
             depth[v] = max((depth[u] + 1 for u, _ in tree.parents[v]), default=0)
@@ -241,8 +241,8 @@ class Routes:
         for position, node in enumerate(ranks):
             colour[node] = number(("rank", position))
         around: list[list[tuple[int, int]]] = [[] for _ in self.kinds]
-        for e in self.edges:
-            label = number((e.kind, e.bandwidth, e.latency))
+        for e, width in zip(self.edges, self._width, strict=True):
+            label = number((e.kind, e.bandwidth, e.latency, width))
             around[e.source].append((2 * label, e.target))
             around[e.target].append((2 * label + 1, e.source))
         classes = len(set(colour))

@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from sim.collectives import Collectives
+from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
-from sim.errors import LayoutError
+from sim.errors import InputError, LayoutError, ScenarioError
 from sim.evaluate import Evaluation
 from sim.findings import findings, left_out
 from sim.hardware import Gpu
-from sim.kernels import Kernels, load_constants
+from sim.kernels import load_constants
+from sim.machine import Machine, assemble
 from sim.noun import Noun
 from sim.placement import Placement
 from sim.proof.result import Proof
 from sim.report import LayoutReport, Report
 from sim.scenario import Scenario, load_scenario
-from sim.step import Machine
 from sim.strategy import Strategy
 from sim.topology import Topology
 
@@ -34,10 +34,15 @@ def load(path: str | Path) -> Scenario:
 
 
 @lru_cache(maxsize=8)
-def machine(gpu: Gpu, topology: Topology) -> Machine:
-    """Kernels and collectives of a GPU on a topology; kept, because many layouts run on one machine."""
-    kernels = Kernels(gpu, load_constants(gpu.constants))
-    return Machine(kernels, Collectives(topology.build(gpu), gpu, load_fabric_constants()))
+def machine(gpu: Gpu, topology: Topology, conditions: Conditions | None = None) -> Machine:
+    """Kernels and collectives of a GPU on a topology; kept, because many layouts run on one machine.
+
+    Raises
+    ------
+    TopologyError
+        If it cannot be built of this GPU, or a fault names what it does not have.
+    """
+    return assemble(gpu, topology.build(gpu), conditions or Conditions())
 
 
 def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
@@ -51,6 +56,8 @@ def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
         If the layout cannot exist for this model or needs more GPUs than there are.
     """
     strategy = scenario.layout(layout) if isinstance(layout, str) else layout
+    if scenario.granularity != "flows" and (problems := list(scenario.conditions.needs_flows())):
+        raise ScenarioError(problems)
     if problems := strategy.check(scenario.model, scenario.workload.phase):
         raise LayoutError(problems)
     if (gpus := strategy.gpus(scenario.model)) > scenario.topology.gpu_count:
@@ -59,7 +66,7 @@ def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
     precision = scenario.precision.resolve(scenario.model)
     return Evaluation(
         Placement(scenario.model, strategy, precision),
-        machine(scenario.gpu, scenario.topology),
+        machine(scenario.gpu, scenario.topology, scenario.conditions),
         scenario.workload,
         scenario.usable_memory,
         scenario.granularity,
@@ -68,7 +75,7 @@ def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
 
 def simulate(scenario: Scenario, layout: Strategy | str) -> LayoutReport:
     """Duplication, memory and step time of one layout. Raises as ``evaluate`` and ``Evaluation.step`` do."""
-    return evaluate(scenario, layout).report()
+    return _report(evaluate(scenario, layout))
 
 
 def compare(scenario: Scenario) -> Report:
@@ -76,16 +83,30 @@ def compare(scenario: Scenario) -> Report:
     from sim import __version__
 
     evaluations = [evaluate(scenario, layout) for layout in scenario.layouts]
-    reports = tuple(e.report() for e in evaluations)
+    reports = tuple(map(_report, evaluations))
+    calm: list[float] = []
+    if scenario.faults or scenario.background:
+        healthy = scenario.model_copy(update={"faults": (), "background": ()})
+        calm = [evaluate(healthy, layout).best.seconds for layout in scenario.layouts]
     return Report(
         scenario=scenario.name,
         version=__version__,
         layouts=reports,
-        findings=findings(evaluations, reports),
+        conditions=tuple(scenario.conditions.words()),
+        findings=findings(evaluations, reports, calm),
         not_modelled=left_out(evaluations, scenario.model, scenario.workload),
         assumptions=assumptions(scenario),
         resolved=scenario.resolved(),
     )
+
+
+def _report(evaluation: Evaluation) -> LayoutReport:
+    """The report of a layout; what its messages cannot do on this machine is said with its tag."""
+    try:
+        return evaluation.report()
+    except InputError as error:
+        tag = evaluation.strategy.label
+        raise type(error)([p._replace(message=f"{tag}: {p.message}") for p in error.problems]) from None
 
 
 class Proofs(Noun):

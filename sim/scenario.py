@@ -19,6 +19,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, fie
 from sim.catalog_gpus import gpu_names, load_gpu
 from sim.catalog_models import load_model, model_names
 from sim.catalog_scenarios import find_scenario
+from sim.conditions import Conditions, Engine, Fault, Traffic
 from sim.documents import read_file
 from sim.errors import Problem, ScenarioError
 from sim.explain import explain, show, unknown_key
@@ -51,6 +52,15 @@ class Scenario(Noun):
     granularity: Literal["folded", "ranks", "flows"] = "folded"
     """Simulate one rank of each class, or every rank (the same answer), or every rank with messages sharing links."""
 
+    engine: Engine = "trtllm"
+    """Whose kernels run."""
+    collectives: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+    """Forced algorithm, kernel or library by kind of collective: ``{all_reduce: ring}``."""
+    faults: tuple[Fault, ...] = ()
+    """Parts of the machine that are gone or slow."""
+    background: tuple[Traffic, ...] = ()
+    """Messages of others on the same links."""
+
     @field_validator("name", "description")
     @classmethod
     def _printable(cls, value: str, info: ValidationInfo) -> str:
@@ -72,6 +82,13 @@ class Scenario(Noun):
         if found:
             raise ValueError("\n".join(map(str, found)))
         return self
+
+    @property
+    def conditions(self) -> Conditions:
+        """What the machine is up against."""
+        return Conditions(
+            engine=self.engine, collectives=self.collectives, faults=self.faults, background=self.background
+        )
 
     def layout(self, tag: str) -> Strategy:
         """Return the layout with this tag.
@@ -101,6 +118,7 @@ class Scenario(Noun):
             "workload": _plain(self.workload),
             "usable_memory": self.usable_memory,
             "granularity": self.granularity,
+            **_plain(self.conditions),
             "layouts": [{"strategy": layout.kind, **_plain(layout)} for layout in self.layouts],
         }
 

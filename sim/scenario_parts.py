@@ -10,11 +10,13 @@ from sim.catalog_gpus import load_gpu
 from sim.catalog_models import load_model
 from sim.catalog_strategies import parse_layout, spellings
 from sim.catalog_topologies import parse_topology
+from sim.conditions import Conditions
 from sim.errors import InputError, Problem
 from sim.explain import read, show, suggest
 from sim.fabric import Fabric
 from sim.formats import FORMATS
 from sim.hardware import Gpu
+from sim.machine import assemble
 from sim.model import Model
 from sim.noun import Noun
 from sim.strategy import Strategy
@@ -74,8 +76,9 @@ class Parts:
         if wanted is None and gpu:
             wanted = default_topology(gpu)
         topology = self.part("topology", wanted, lambda v: parse_topology(v, self.base))
-        if gpu and topology and topology.gpu_count <= MOST_GPUS_BUILT:
-            self.part("topology", topology, lambda machine: _build(machine, gpu))
+        said_of_machine = {key: data[key] for key in Conditions.model_fields if data.get(key) is not None}
+        conditions = self.part("", said_of_machine, lambda v: noun(Conditions, v))
+        self._machine(gpu, topology, conditions, data.get("granularity"))
         workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))
         said = data.get("precision")
         precision = self.part("precision", {} if said is None else said, lambda v: _precision(v, model))
@@ -90,7 +93,23 @@ class Parts:
             "precision": precision,
             "workload": workload,
             "layouts": None if None in layouts else layouts,
+            **(conditions.model_dump() if conditions else {}),
         }
+
+    def _machine(
+        self, gpu: Gpu | None, topology: Topology | None, conditions: Conditions | None, granularity: Any
+    ) -> None:
+        """Note why the machine cannot be built, or cannot be as its conditions say."""
+        if conditions and topology:
+            for problem in conditions.problems(topology.gpu_count):
+                self.note(problem)
+        if conditions and granularity != "flows":
+            for problem in conditions.needs_flows():
+                self.note(problem)
+        if gpu and topology and topology.gpu_count <= MOST_GPUS_BUILT:
+            fabric = self.part("topology", topology, lambda machine: _build(machine, gpu))
+            if fabric and conditions and conditions.faults:
+                self.part("", conditions, lambda said: assemble(gpu, fabric, said))
 
     def _layouts(self, value: Any) -> list[Strategy | None]:
         """Every layout that can be read, ``None`` for the others."""

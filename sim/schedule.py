@@ -172,7 +172,15 @@ class _Writer:
 
 
 def track(
-    pattern: Pattern, lane: Lane, rank: int, classes: Classes, kernels: Kernels, collective: Collective, mesh: Mesh
+    pattern: Pattern,
+    lane: Lane,
+    rank: int,
+    classes: Classes,
+    kernels: Kernels,
+    collective: Collective,
+    mesh: Mesh,
+    speed: float = 1.0,
+    base: int = 0,
 ) -> Track:
     """Instructions of one lane for one segment.
 
@@ -182,6 +190,10 @@ def track(
         The figures, and the rank whose place on the mesh and on the machine counts.
     collective
         Cost and GPUs of an operation for the group of a rank.
+    speed
+        Of the rank's GPU, as a fraction of the full one.
+    base
+        Number of the first lane, where lanes of several replicas run together.
     """
     of = classes.of
     active = [all(mesh.coordinate(rank, a) == at for a, at in only) for only in pattern.only] or [True] * len(
@@ -197,12 +209,14 @@ def track(
         if isinstance(op, ComputeOp):
             work = op.work(lane)
             price = kernels.cost(work)
+            if speed != 1.0 and work.family != "host":
+                price = price.slowed(speed)
             prices.append(Price(op.name, work, price))
             writer.compute(number, price.seconds)
         elif isinstance(op, CommunicationOp):
             cost, gpus = collective(op, rank)
             message = op.message(lane)
-            present = tuple(sorted({of[r] for r in mesh.group(rank, op.axes)}))
+            present = tuple(sorted({base + of[r] for r in mesh.group(rank, op.axes)}))
             floor = message.size * cost.floor_seconds_per_byte
             key = (number, present)
             meeting = Rendezvous(key, len(present), cost.seconds(message.size), floor, message, op.kind, gpus)

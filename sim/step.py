@@ -7,26 +7,28 @@ further layer takes the same time, so the rest is counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from sim import engine
-from sim.collectives import CollectiveCost, Collectives
+from sim.collectives import CollectiveCost
 from sim.fold import Classes, Questions, classify, questions, unfolded
 from sim.handover import GatherSlices, handover
-from sim.kernels import Kernels
 from sim.lane import Lane
+from sim.links import Link
 from sim.lower import cut_of, lower
+from sim.machine import Machine
 from sim.model import Model
 from sim.placement import Placement
 from sim.program import CommunicationOp
 from sim.rank_order import Order, placed
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
-from sim.transport import FabricTransport, Link, LinkUse
+from sim.totals import LaneTotals, add_compute, add_exposed, add_slowed, tail
+from sim.transport import FabricTransport, LinkUse
 from sim.workload import Number, Phase, Sequences
 
 Granularity = Literal["folded", "ranks", "flows"]
@@ -58,30 +60,6 @@ def prepared(model: Model, strategy: Strategy, phase: Phase, pieces: int) -> Pre
     )
 
 
-@dataclass(slots=True)
-class LaneTotals:
-    """What one lane did in one pass over a stage, in seconds."""
-
-    seconds: float = 0.0
-    busy: float = 0.0
-    compute_floor: float = 0.0
-    communication_floor: float = 0.0
-    operations: dict[str, float] = field(default_factory=dict)
-    """Compute time and exposed communication by operation; together with ``idle`` they add up to ``seconds``."""
-    idle: float = 0.0
-    """Waiting until slower ranks had come."""
-    causes: dict[str, float] = field(default_factory=dict)
-    """The same time by what bounds it: KV reads, weight reads, compute, kernel overhead (what does not shrink with the
-    work), or a collective."""
-    sent: dict[str, float] = field(default_factory=dict)
-    """Bytes sent by operation."""
-
-    @property
-    def floor(self) -> float:
-        """Neither stream can be faster than its own floor."""
-        return max(self.compute_floor, self.communication_floor)
-
-
 class StagePass(NamedTuple):
     """One pass of one micro-batch over one stage."""
 
@@ -97,13 +75,6 @@ class StagePass(NamedTuple):
         return max(self.lanes, key=lambda lane: (lane.seconds, lane.busy))
 
 
-class Machine(NamedTuple):
-    """What prices operations: one kind of GPU on one fabric."""
-
-    kernels: Kernels
-    collectives: Collectives
-
-
 class StageModel:
     """Runs one stage of a layout on a machine.
 
@@ -115,8 +86,8 @@ class StageModel:
         Kernels and collectives.
     phase, query_tokens, sequences, generated, micro
         The work of the whole replica, and which micro-batch of it is run.
-    stage, pieces, order
-        Which pipeline stage, the pieces of the attention phase, and the order of ranks on GPUs.
+    stage, pieces, order, replica
+        Which pipeline stage, the pieces of the attention phase, the order of ranks on GPUs, and which replica.
     """
 
     def __init__(
@@ -131,13 +102,15 @@ class StageModel:
         generated: int = 0,
         micro: tuple[int, Number] | None = None,
         order: Order | None = None,
+        replica: int = 0,
     ):
         self.placement, self.machine, self.stage = placement, machine, stage
         self.cut = placement.cut
         self.program = prepared(placement.model, placement.strategy, phase, pieces)
         size = self.cut.mesh.size
-        self.gpus = placed(self.cut.mesh, order, stage * size)
-        self.gpus_before = placed(self.cut.mesh, order, (stage - 1) * size) if stage else ()
+        place = replica * placement.strategy.pp + stage
+        self.gpus = placed(self.cut.mesh, order, place * size)
+        self.gpus_before = placed(self.cut.mesh, order, (place - 1) * size) if stage else ()
         self._lanes: dict[int, Lane] = {}
         self._work = (sequences, phase, query_tokens, placement.precision, generated, None, micro)
         self._sweeps = isinstance(sequences.count, np.ndarray)
@@ -181,7 +154,8 @@ class StageModel:
             return unfolded(self.cut.mesh.size)
         fabric = self.machine.collectives.fabric
         routes = [fabric.group_shape(pair) for pair in zip(self.gpus_before, self.gpus, strict=False)]
-        more = [routes] if routes else []
+        more: list[list[Hashable]] = [[self.machine.speed(gpu) for gpu in self.gpus]] if self.machine.speeds else []
+        more += [list(routes)] if routes else []
         asked = self.program.asked
         if self.program.handover:
             axes = [op.axes for op in self.program.handover.ops if isinstance(op, GatherSlices)]
@@ -199,83 +173,87 @@ class StageModel:
             found.append((1, self.program.end))
         return found
 
-    def tracks(self, pattern: Pattern, classes: Classes) -> list[Track]:
-        """Instructions of every lane for one segment."""
+    def tracks(self, pattern: Pattern, classes: Classes, base: int = 0) -> list[Track]:
+        """Instructions of every lane for one segment; lanes are numbered from ``base``."""
         return [
-            track(pattern, self.lane(rank), rank, classes, self.machine.kernels, self.price, self.cut.mesh)
+            track(
+                pattern,
+                self.lane(rank),
+                rank,
+                classes,
+                self.machine.kernels,
+                self.price,
+                self.cut.mesh,
+                self.machine.speed(self.gpus[rank]),
+                base,
+            )
             for rank in classes.representatives
         ]
 
-    def run(self, granularity: Granularity = "folded") -> StagePass:
-        """One pass over the stage."""
+    def begin(self, granularity: Granularity, base: int = 0) -> _Begun:
+        """Instructions of every lane, with its computing added up already. Lanes are numbered from ``base``."""
         classes = self.classes(granularity)
         known: dict[int, list[Track]] = {}
         blocks = []
         for count, pattern in self.patterns():
             if id(pattern) not in known:
-                known[id(pattern)] = self.tracks(pattern, classes)
+                known[id(pattern)] = self.tracks(pattern, classes, base)
             blocks.append((count, pattern, known[id(pattern)]))
         totals = [LaneTotals() for _ in classes.members]
         for count, _, tracks in blocks:
             for lane, part in zip(totals, tracks, strict=True):
-                _add_compute(lane, part, count)
-        start = engine.LaneState(0.0, 0.0, (0.0, 0.0))
-        links: dict[Link, LinkUse] = {}
-        if granularity == "folded":
-            events = _run_folded(totals, blocks, [start] * len(totals))
-        else:
-            shared = granularity == "flows"
-            events, links = _run_ranks(totals, blocks, [start] * len(totals), self.machine if shared else None)
-        for lane in totals:
-            lane.idle = max(lane.idle, 0.0)
-        return StagePass(classes, tuple(totals), events, links)
+                add_compute(lane, part, count)
+        return _Begun(classes, totals, blocks)
+
+    def run(self, granularity: Granularity = "folded", since: float = 0.0) -> StagePass:
+        """One pass over the stage that begins ``since`` seconds after the step."""
+        if granularity == "flows":
+            return run_together([self], since)[0]
+        begun = self.begin(granularity)
+        events = _run_folded(begun) if granularity == "folded" else _run_ranks([begun])
+        return StagePass(begun.classes, tuple(begun.totals), events)
+
+
+def run_together(models: Sequence[StageModel], since: float = 0.0) -> list[StagePass]:
+    """The same stage of several replicas at granularity ``flows``: at the same time, on the same links.
+
+    Parameters
+    ----------
+    since
+        When they begin, in seconds after the step.
+    """
+    machine = models[0].machine
+    begun: list[_Begun] = []
+    for model in models:
+        begun.append(model.begin("flows", sum(len(one.totals) for one in begun)))
+    paces = [
+        machine.paces(model.gpus[r], since)
+        for model, one in zip(models, begun, strict=True)
+        for r in one.classes.representatives
+    ]
+    made: list[FabricTransport] = []
+
+    def transport(clock: engine.Clock) -> FabricTransport:
+        made.append(FabricTransport(machine, clock, since))
+        return made[0]
+
+    events = _run_ranks(begun, transport, paces)
+    links = made[0].use()
+    return [StagePass(one.classes, tuple(one.totals), events, links) for one in begun]
 
 
 _Blocks = list[tuple[int, Pattern, list[Track]]]
 
 
-def _add_compute(lane: LaneTotals, part: Track, count: int) -> None:
-    """Add a segment's computing, its floors and its bytes, ``count`` times."""
-    for price in part.prices:
-        if price.cost is not None and price.work is not None:
-            cost, work = price.cost, price.work
-            lane.busy += count * cost.seconds
-            lane.compute_floor += count * cost.floor
-            lane.operations[price.name] = lane.operations.get(price.name, 0.0) + count * cost.seconds
-            causes = lane.causes
-            fixed = "host" if work.family == "host" else "kernel overhead"
-            causes[fixed] = causes.get(fixed, 0.0) + count * cost.fixed
-            if cost.compute > cost.memory:
-                causes["compute"] = causes.get("compute", 0.0) + count * cost.compute
-            elif cost.memory > 0:
-                moved = work.weight_bytes + work.kv_bytes + work.io_bytes
-                for cause, size in (
-                    ("weight reads", work.weight_bytes),
-                    ("KV reads", work.kv_bytes),
-                    ("activation traffic", work.io_bytes),
-                ):
-                    if size:
-                        causes[cause] = causes.get(cause, 0.0) + count * cost.memory * size / moved
-        elif price.meeting is not None:
-            lane.communication_floor += count * price.meeting.floor
-            lane.sent[price.name] = lane.sent.get(price.name, 0.0) + count * price.meeting.message.sent
+class _Begun(NamedTuple):
+    """What the lanes of one stage are to do."""
+
+    classes: Classes
+    totals: list[LaneTotals]
+    blocks: _Blocks
 
 
-def _add_exposed(
-    lane: LaneTotals, pattern: Pattern, exposed: dict[tuple[int, int], engine.Exposed], entry: Pattern | None, n: float
-) -> None:
-    """Add what a lane waited for, by operation; a carried value belongs to the segment before."""
-    for (_, slot), wait in exposed.items():
-        if slot >= 0:
-            name = pattern.ops[slot].name
-        else:
-            made = entry.exits[-1 - slot] if entry else None
-            name = entry.ops[made].name if entry and made is not None and made >= 0 else "communication"
-        own = (wait.waited - wait.idle) * n
-        lane.operations[name] = lane.operations.get(name, 0.0) + own
-        cause = name.rpartition(".")[2].replace("_", "-")
-        lane.causes[cause] = lane.causes.get(cause, 0.0) + own
-        lane.idle += wait.idle * n
+_START = engine.LaneState(0.0, 0.0, (0.0, 0.0))
 
 
 def _relative(states: list[engine.LaneState]) -> tuple[float, list[engine.LaneState]]:
@@ -290,8 +268,10 @@ def _relative(states: list[engine.LaneState]) -> tuple[float, list[engine.LaneSt
     return zero, shifted
 
 
-def _run_folded(totals: list[LaneTotals], blocks: _Blocks, states: list[engine.LaneState]) -> int:
+def _run_folded(begun: _Begun) -> int:
     """Run segment by segment; a repeated one only until its relative state repeats."""
+    _, totals, blocks = begun
+    states = [_START] * len(totals)
     now = 0.0
     events = 0
     before: Pattern | None = None
@@ -303,16 +283,16 @@ def _run_folded(totals: list[LaneTotals], blocks: _Blocks, states: list[engine.L
             passed, after = _relative(list(outcome.states))
             times = left if left > 1 and _same(after, states, passed) else 1
             for lane, exposed in zip(totals, outcome.exposed, strict=True):
-                _add_exposed(lane, pattern, exposed, before, 1)
+                add_exposed(lane, pattern, exposed, before, 1)
                 if times > 1:
-                    _add_exposed(lane, pattern, exposed, pattern, times - 1)
+                    add_exposed(lane, pattern, exposed, pattern, times - 1)
             now += passed * times
             left -= times
             states, before = after, pattern
     for lane, state in zip(totals, states, strict=True):
         end = max(state.compute, state.communication)
         if end > state.compute:
-            _tail(lane, end - state.compute)
+            tail(lane, end - state.compute)
         lane.seconds = now + end
     return events
 
@@ -326,31 +306,26 @@ def _same(after: list[engine.LaneState], before: list[engine.LaneState], passed:
     )
 
 
-def _tail(lane: LaneTotals, seconds: float) -> None:
-    """A last collective that nothing waits for."""
-    lane.operations["communication"] = lane.operations.get("communication", 0.0) + seconds
-    lane.causes["communication"] = lane.causes.get("communication", 0.0) + seconds
-
-
 def _run_ranks(
-    totals: list[LaneTotals], blocks: _Blocks, states: list[engine.LaneState], shared: Machine | None
-) -> tuple[int, dict[Link, LinkUse]]:
-    """Every rank and every layer as events, nothing folded; messages share the links of ``shared``."""
-    sequence = [(pattern, tracks) for count, pattern, tracks in blocks for _ in range(count)]
-    made: list[FabricTransport] = []
-
-    def transport(clock: engine.Clock) -> FabricTransport:
-        assert shared
-        made.append(FabricTransport(shared.collectives, clock))
-        return made[0]
-
-    lanes = [[tracks[i] for _, tracks in sequence] for i in range(len(totals))]
-    outcome = engine.run(lanes, states, None, transport if shared else None)
+    begun: Sequence[_Begun],
+    transport: Callable[[engine.Clock], engine.Transport] | None = None,
+    paces: Sequence[engine.Paces] = (),
+) -> int:
+    """Every rank and every layer as events, nothing folded. Replicas have the same segments."""
+    patterns = [pattern for count, pattern, _ in begun[0].blocks for _ in range(count)]
+    lanes = [
+        [tracks[i] for count, _, tracks in one.blocks for _ in range(count)]
+        for one in begun
+        for i in range(len(one.totals))
+    ]
+    totals = [lane for one in begun for lane in one.totals]
+    outcome = engine.run(lanes, [_START] * len(lanes), None, transport, paces)
+    for lane, extra in zip(totals, outcome.slowed, strict=True):
+        add_slowed(lane, extra)
     for lane, state, exposed in zip(totals, outcome.states, outcome.exposed, strict=True):
         for (block, slot), wait in exposed.items():
-            pattern, entry = sequence[block][0], sequence[block - 1][0] if block else None
-            _add_exposed(lane, pattern, {(block, slot): wait}, entry, 1)
+            add_exposed(lane, patterns[block], {(block, slot): wait}, patterns[block - 1] if block else None, 1)
         lane.seconds = max(state.compute, state.communication)
         if lane.seconds > state.compute:
-            _tail(lane, lane.seconds - state.compute)
-    return outcome.events, made[0].use() if made else {}
+            tail(lane, lane.seconds - state.compute)
+    return outcome.events

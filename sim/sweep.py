@@ -16,11 +16,12 @@ from sim import recurrence
 from sim.errors import InputError
 from sim.fold import Classes
 from sim.lane import Lane
+from sim.machine import Machine
 from sim.placement import Placement
 from sim.rank_order import Order
 from sim.recurrence import State
 from sim.schedule import Track
-from sim.step import Machine, StageModel
+from sim.step import StageModel
 from sim.workload import Number, Phase, Sequences, larger
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -23,6 +23,7 @@ from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
 from sim.lane import Lane
 from sim.lower import lower
+from sim.machine import Machine
 from sim.model import (
     Attention,
     DenseFfn,
@@ -36,7 +37,6 @@ from sim.model import (
 )
 from sim.placement import Placement
 from sim.proof import prove
-from sim.step import Machine
 from sim.strategy import Strategy
 from sim.sweep import sweep
 from sim.topology import Topology

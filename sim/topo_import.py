@@ -21,6 +21,8 @@ from sim.topo_pcie import pcie_tree
 MOST_NVLINKS = 18
 """Links of the GPU that has most of them (H100 to B300)."""
 RACK_CHIPS = 18
+GPUS_PER_TRAY = 4
+"""As in ``topologies.nvl72``."""
 _NODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,40}[0-9]")
 
 
@@ -50,7 +52,11 @@ def to_graph(matrix: TopoMatrix, name: str, gpu: Gpu | None = None) -> Imported:
     if linked and gpu and gpu.nvlink is None:
         raise TopologyError(f"the matrix has NVLinks, which {gpu.name} lacks; give the GPU of this machine")
     notes: list[str] = []
-    nodes = {names[label]: "gpu" for label in matrix.gpus} | {names[label]: "nic" for label in matrix.nics}
+    nodes: dict[str, Any] = {names[label]: "gpu" for label in matrix.gpus}
+    if _is_rack(gpu) and len(matrix.gpus) > GPUS_PER_TRAY:
+        nodes = {names[label]: {"kind": "gpu", "tray": i // GPUS_PER_TRAY} for i, label in enumerate(matrix.gpus)}
+        notes.append(f"GPUs of a rack: {GPUS_PER_TRAY} to a tray, in their order")
+    nodes |= {names[label]: "nic" for label in matrix.nics}
     links: list[dict[str, Any]] = []
     for group in _islands(matrix):
         count = matrix.nvlinks(group[0], group[1])
@@ -79,13 +85,17 @@ def graph_text(imported: Imported, comments: Iterable[str] = ()) -> str:
     lines = [f"# {_plain(comment)}" for comment in (*comments, *(f"note: {note}" for note in imported.notes))]
     lines += [f"kind: {data['kind']}"]
     lines += [f"{key}: {json.dumps(data[key], ensure_ascii=False)}" for key in ("name", "description")]
-    lines += ["nodes:", *(f"  {node}: {kind}" for node, kind in data["nodes"].items())]
+    lines += ["nodes:", *(f"  {node}: {_node(kind)}" for node, kind in data["nodes"].items())]
     lines += ["links:", *(f"  - {{{_fields(link)}}}" for link in data["links"])]
     return "\n".join(lines) + "\n"
 
 
 def _plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _node(kind: str | Mapping[str, Any]) -> str:
+    return kind if isinstance(kind, str) else f"{{{_fields(kind)}}}"
 
 
 def _fields(link: Mapping[str, Any]) -> str:
@@ -137,8 +147,13 @@ def _widths(count: int, gpu: Gpu | None) -> list[int]:
 
     if gpu is None or gpu.nvlink is None:
         return [count]
-    chips = RACK_CHIPS if gpu.name.startswith("gb") else CHIPS.get(gpu.nvlink.generation, 1)
+    chips = RACK_CHIPS if _is_rack(gpu) else CHIPS.get(gpu.nvlink.generation, 1)
     return [width for width in links_per_chip(count, chips) if width]
+
+
+def _is_rack(gpu: Gpu | None) -> bool:
+    """Whether a GPU comes with a Grace CPU, in the trays of a rack."""
+    return gpu is not None and gpu.name.startswith("gb")
 
 
 def _doubts(matrix: TopoMatrix, group: Sequence[str], gpu: Gpu | None) -> list[str]:

@@ -127,13 +127,13 @@ def _where(fabric: Fabric, a: int, b: int, several: bool) -> str:
 def _pair(fabric: Fabric, gpu: Gpu, a: int, b: int) -> tuple[str, int, float]:
     """Kind as ``nvidia-smi`` calls it, links on the route, and bytes/s of a pair that has its links to itself."""
     try:
-        nodes = fabric.routes(fabric.gpus[a], fabric.gpus[b])[0].nodes
         part, loads, _ = fabric.load([(a, b, 1.0)], (a, b))
     except TopologyError:
         return "none", 0, 0.0
     rate = 1 / max(load / edge.bandwidth for load, edge in zip(loads, part.edges, strict=True) if load)
-    links = [str(fabric.graph.edges[pair]["kind"]) for pair in pairwise(nodes)]
-    between = [str(fabric.graph.nodes[node]["kind"]) for node in nodes[1:-1]]
+    nodes, _ = part.between(part.index[fabric.gpus[a]], part.index[fabric.gpus[b]])[0]
+    links = [part.edges[part.edge_between[pair]].kind for pair in pairwise(nodes)]
+    between = [part.kinds[node] for node in nodes[1:-1]]
     return _kind(links, between, rate, gpu), len(links), rate
 
 

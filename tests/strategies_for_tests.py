@@ -16,10 +16,11 @@ from sim.evaluate import Evaluation
 from sim.kernels import Cost
 from sim.lane import Lane
 from sim.lower import lower
+from sim.machine import Machine
 from sim.model import DenseFfn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn
 from sim.placement import Placement
 from sim.program import CommunicationOp, Message, Work
-from sim.step import Machine, StageModel
+from sim.step import StageModel
 from sim.strategy import Strategy
 from sim.testing import sample_machine
 from sim.workload import Precision, Workload

@@ -95,6 +95,9 @@ def test_pcie_over_two_sockets_is_bound_by_the_cpu_link() -> None:
     spec: Spec = {"kind": "pcie", "gpus": 8, "cpu_link": "20 GB/s"}
     assert floor(spec, L40S, "all_to_all", 8) == exactly(4 * 4 / 7 / 20e9)
     assert floor(spec, L40S, "all_to_all", 4) == exactly(1 / 32e9)  # one socket: the slot
+    narrow: Spec = {"kind": "pcie", "gpus": 4, "gpus_per_switch": 2, "uplink": "8 GB/s"}
+    assert floor(narrow, L40S, "all_to_all", 4) == exactly(2 * 2 / 3 / 8e9)  # two GPUs send two thirds up
+    assert floor(narrow, L40S, "all_to_all", 2) == exactly(1 / 32e9)
     wide: Spec = {"kind": "pcie", "gpus": 8, "cpu_link": "1000 GB/s"}
     assert floor(wide, L40S, "all_to_all", 8) == exactly(1 / 32e9)
 
@@ -131,11 +134,24 @@ def test_the_cube_mesh_reduces_over_all_its_links() -> None:
     assert cost.algorithm == "2 rings"
 
 
-def test_unbalanced_groups_have_no_hierarchy() -> None:
+def test_the_cube_mesh_broadcasts_over_both_its_rings() -> None:
+    """From any root, either way around: half of each ring's part crosses its narrowest links."""
+    for root in range(8):
+        ranks = (root, *(r for r in range(8) if r != root))
+        cost = on("dgx1", V100).cost("broadcast", ranks)
+        assert cost.algorithm == "2 rings"
+        assert cost.floor_seconds_per_byte == exactly(1 / 150e9)
+    assert floor("ring-6", H100, "broadcast", 6) == exactly(1 / 450e9)
+
+
+def test_unbalanced_groups_work_over_the_rails_that_all_servers_have() -> None:
     cost = on("cluster-2", H100, all_reduce="ring").cost("all_reduce", tuple(range(12)))
     assert cost.algorithm == "ring"
     assert cost.seconds_per_byte >= 11 / 12 / 50e9  # half each way round
-    assert on("cluster-2", H100).cost("all_reduce", tuple(range(12))).algorithm in ("ring", "tree", "double_tree")
+    usual = on("cluster-2", H100).cost("all_reduce", tuple(range(12)))
+    assert usual.algorithm in ("hierarchical", "hierarchical tree")
+    # four rails; four of the eight ranks hand a quarter to each of three and, at the end, of seven others
+    assert usual.floor_seconds_per_byte == exactly(max(1 / 4 / 50e9, (3 + 7) / 4 / 450e9))
 
 
 # -- measured figures
@@ -233,7 +249,10 @@ def test_costs_are_sane_everywhere(name: str, kind: str, data: st.DataObject) ->
     assert cost.alpha > 0
     assert 0 < cost.floor_seconds_per_byte <= cost.seconds_per_byte
     wire = {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1, "reduce_scatter": (n - 1) / n}.get(kind, 1)
-    if cost.algorithm not in ("in_switch", "tree", "double_tree", "rail_aligned", "hierarchical tree"):
+    uneven = len({len(server) for server in c.candidates.servers(ranks)}) > 1
+    if cost.algorithm == "hierarchical" and uneven:  # some work for others
+        assert cost.wire_per_byte >= wire * (1 - EXACT)
+    elif cost.algorithm not in ("in_switch", "tree", "double_tree", "rail_aligned", "hierarchical tree"):
         assert cost.wire_per_byte == exactly(wire)
     assert cost.seconds(0) == cost.alpha
     sizes = np.array([0.0, *2.0 ** np.arange(40)])

@@ -121,19 +121,42 @@ def test_an_all_to_all_over_72_gpus_takes_its_closed_form():
     assert network.carried == pytest.approx([sent] * (2 * n), rel=1e-9)
 
 
-def test_a_flow_of_nothing_is_done_at_once_and_a_slowed_link_takes_longer():
+def test_a_flow_of_nothing_is_done_at_once():
     done, _ = play([1.0], [(3, [Flow(0, (0,), (1,))]), (0, [])])
     assert done == [3, 0]
-    env = simpy.Environment()
+
+
+def slow_down(at, capacity):
+    """A flow of 100 bytes over a link of 10 bytes/s that changes its capacity; what is left goes on."""
+    env, times = simpy.Environment(), []
 
     def later(delay, call):
         env.timeout(delay).callbacks.append(lambda _: call())
 
-    network, times = Network([10.0], lambda: env.now, later), []
-    network.start([Flow(100, (0,), (1,))], lambda: times.append(env.now))
-    later(5, lambda: network.reshape([5.0]))
+    network = Network([10.0], lambda: env.now, later)
+    network.start([Flow(100, (0,), (1,)), Flow(0, (0,), (1,))], lambda: times.append(env.now))
+
+    def change():
+        left = network.withdraw()
+        network.reshape([capacity])
+        assert list(left) == [0]
+        assert list(left[0]) == [0]  # the flow of nothing is not under way
+        network.start([Flow(100 * left[0][0], (0,), (1,))], lambda: times.append(env.now))
+
+    later(at, change)
     env.run()
-    assert times == pytest.approx([15.0])
+    network.finish()
+    return times, network
+
+
+@pytest.mark.parametrize(("at", "capacity", "end"), [(5, 5.0, 15.0), (2, 20.0, 6.0), (9, 1.0, 19.0)])
+def test_a_flow_goes_on_over_a_link_that_changes(at, capacity, end):
+    times, network = slow_down(at, capacity)
+    assert times == pytest.approx([end])
+    assert network.offered == pytest.approx([100.0])
+    assert network.carried == pytest.approx([100.0])
+    assert network.under_way() == pytest.approx([0.0])
+    assert network.peak == pytest.approx([1.0])
 
 
 @settings(max_examples=40)
@@ -148,3 +171,4 @@ def test_bytes_are_conserved(network, starts, size):
         for x, w in zip(f.links, f.weights, strict=True):
             expected[x] += w * size
     assert state.carried == pytest.approx(expected, rel=1e-6)
+    assert state.offered == pytest.approx(expected, rel=1e-12)

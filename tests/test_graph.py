@@ -104,6 +104,21 @@ def test_a_graph_written_in_place_costs_what_the_same_family_costs():
     assert four.build(H100).gpus == ("node0.gpu0", "node0.gpu1", "node1.gpu0", "node1.gpu1")
 
 
+def test_trays_stay_with_their_gpus_and_are_written_back():
+    nodes = {f"gpu{i}": {"kind": "gpu", "tray": i // 2} for i in range(4)} | {"sw": "nvswitch"}  # type: ignore[dict-item]
+    graph = parse_topology(
+        {
+            "kind": "graph",
+            "nodes": nodes,
+            "links": [{"from": [f"gpu{i}" for i in range(4)], "to": "sw", "kind": "nvlink"}],
+        }
+    )
+    fabric = graph.build(H100)
+    assert [fabric.one_system(pair) for pair in ((0, 1), (1, 2), (2, 3))] == [True, False, True]
+    assert fabric.group_shape((0, 1)) == fabric.group_shape((2, 3)) != fabric.group_shape((1, 2))
+    assert parse_topology(graph.model_dump()) == graph
+
+
 def test_servers_become_units():
     nodes = {f"gpu{i}": {"kind": "gpu", "server": i // 2} for i in range(4)}
     nodes |= {f"nic{i}": {"kind": "nic", "server": i} for i in range(2)} | {"leaf": "ib_switch"}  # type: ignore[dict-item]
@@ -149,7 +164,7 @@ KINDS = "must be one of nvlink, xgmi, pcie, upi, ib, ethernet, as in nvlink or p
         ),
         (
             {"nodes": {"gpu0": {"kind": "gpu", "rack": 1}}, "links": []},
-            "topology.nodes.gpu0.rack: unknown key 'rack'; known keys: kind, server",
+            "topology.nodes.gpu0.rack: unknown key 'rack'; known keys: kind, server, tray",
         ),
         ({"links": [{"from": "gpu0", "kind": "nvlink"}]}, "topology.links.0.to: is missing"),
         (
@@ -182,6 +197,10 @@ KINDS = "must be one of nvlink, xgmi, pcie, upi, ib, ethernet, as in nvlink or p
         ),
         ({"gpus": ["gpu0", "sw"]}, "topology.gpus.1: 'sw' is not a node of kind gpu; choose from gpu0, gpu1"),
         ({"gpus": ["gpu0", "gpu0"]}, "topology.gpus.1: gpu0 is there twice"),
+        (
+            {"nodes": {"gpu0": {"kind": "gpu", "tray": 0}, "gpu1": "gpu", "sw": "nvswitch"}},
+            "topology.nodes: gpu1 has no tray, other GPUs have; give all of them one or none",
+        ),
         (
             {"nodes": {"gpu0": {"kind": "gpu", "server": 0}, "gpu1": "gpu", "sw": "nvswitch"}},
             "topology.nodes: gpu1 has no server, other GPUs have; give all of them one or none",

@@ -19,11 +19,11 @@ from sim.constants_fabric import load_fabric_constants
 from sim.kernels import Kernels, load_constants
 from sim.kernels.constants import FAMILIES
 from sim.lower import lower
+from sim.machine import Machine
 from sim.ops_communication import AllGather, AllReduce, ExchangeShares, ReduceScatter
 from sim.ownership import Ownership
 from sim.placement import Placement
 from sim.program import CommunicationOp
-from sim.step import Machine
 from sim.sweep import sweep
 from sim.workload import Precision, Workload
 

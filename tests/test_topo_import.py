@@ -145,6 +145,23 @@ def test_every_matrix_that_can_be_read_becomes_a_graph_with_the_same_links(numbe
     assert [b for _, b in known] == [a for a, _ in known]
 
 
+def test_an_imported_rack_keeps_its_trays(tmp_path):
+    gpu = GPU["gb200"]
+    box = parse_topology("nvl72-36").build(gpu)
+    graph, written = drawn(printed(box, gpu), tmp_path, gpu)
+    back = graph.build(gpu)
+    assert [back.graph.nodes[g]["tray"] for g in back.gpus] == [box.graph.nodes[g]["tray"] for g in box.gpus]
+    assert "GPUs of a rack: 4 to a tray, in their order" in written
+    machines = [Collectives(f, gpu, load_fabric_constants()) for f in (box, back)]
+    for ranks in ((0, 1, 2, 3), (2, 3, 4, 5), tuple(range(36))):
+        for size in (2**12, 2**20):
+            here, there = (m.cost("all_reduce", ranks) for m in machines)
+            assert there.algorithm_for(size) == here.algorithm_for(size)
+            assert there.seconds(size) == pytest.approx(here.seconds(size), rel=1e-9)
+    tray, _ = drawn(text("23"), tmp_path, gpu)
+    assert {node.tray for node in tray.nodes.values()} == {None}  # one tray is one server
+
+
 def test_an_nvswitch_box_gets_the_chips_of_its_gpu(tmp_path):
     def chips(number: str, gpu: str | None) -> list[int]:
         graph, _ = drawn(text(number), tmp_path, GPU[gpu] if gpu else None)

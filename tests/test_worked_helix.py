@@ -14,9 +14,9 @@ from sim.formats import number_format
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
 from sim.lower import lower
+from sim.machine import Machine
 from sim.ops_communication import ExchangeShares
 from sim.placement import Placement
-from sim.step import Machine
 from sim.workload import Precision, Workload
 from strategies.helix import Helix
 

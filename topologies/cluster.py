@@ -1,10 +1,13 @@
-"""Servers on a rail-aligned network: NIC i of every server on leaf switch i, all leaves on a spine.
- The rule of NVIDIA's SuperPOD designs: a rail is one leaf hop from the other servers, other traffic crosses
-the spine, or reaches the right rail over NVLink inside the server first.
+"""Servers, or racks, on a network of two or three levels: NICs on leaf switches, leaves on spines, pods on a core.
+
+By default it is rail-aligned, as in NVIDIA's SuperPOD designs: NIC i of every server is on leaf switch i, so that a
+rail is one leaf hop from the other servers, and other traffic crosses the spine, or reaches the right rail over NVLink
+inside the server first. Otherwise it is a fat tree with all NICs of a server on the same leaf, at the top of its rack.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -31,8 +34,11 @@ def cluster(
     latency: float = LATENCY,
     network: str = "ib",
     oversubscription: float = 1.0,
+    rails: bool = True,
+    nodes_per_leaf: int | None = None,
+    nodes_per_pod: int | None = None,
 ) -> Fabric:
-    """Build ``nodes`` copies of the server ``inside``, joined by NICs, one leaf switch per rail and a spine.
+    """Build ``nodes`` copies of the server ``inside``, joined by NICs, leaf switches and, above several, a spine.
 
     Parameters
     ----------
@@ -43,12 +49,19 @@ def cluster(
     latency
         Seconds from NIC to NIC over one leaf.
     oversubscription
-        Rate of a leaf's NICs over the rate of its uplink.
+        Rate of what is below a leaf over the rate of its uplink; the same for a pod's spine.
+    rails
+        Whether a server's NICs are on a leaf each, or all on one.
+    nodes_per_leaf
+        Servers that share their leaves. Default: all of a pod. Other servers are reached over the spine.
+    nodes_per_pod
+        Servers whose leaves share a spine; the spines of several pods are joined by a core. Default: all.
 
     Raises
     ------
     TopologyError
-        If there are more NICs than GPUs in a server, or the server is a cluster itself.
+        If there are more NICs than GPUs in a server, the server is a cluster itself, or a pod is smaller than what
+        shares its leaves.
     """
     nics = len(inside) if nics_per_node is None else nics_per_node
     if nics > len(inside):
@@ -58,15 +71,35 @@ def cluster(
     graph = new_graph()
     for n in range(nodes):
         _add_server(graph, gpu, inside, n, nics)
-    leaves = [f"leaf{r}" for r in range(nics)]
-    graph.add_nodes_from(leaves, kind="ib_switch")
-    for r, leaf in enumerate(leaves):
-        for n in range(nodes):
-            connect(graph, f"node{n}.nic{r}", leaf, network, nic, latency / 2)
-    if nics > 1:
-        graph.add_node("spine", kind="ib_switch")
-        for leaf in leaves:
-            connect(graph, leaf, "spine", network, nodes * nic / oversubscription, latency / 2)
+    pod = min(nodes_per_pod or nodes, nodes)
+    group = min(nodes_per_leaf or pod, nodes)
+    if group > pod:
+        raise TopologyError(f"cluster: {group} nodes per leaf are more than the {pod} of a pod; give at most {pod}")
+    pods = [_blocks(range(first, min(first + pod, nodes)), group) for first in range(0, nodes, pod)]
+    alone = sum(map(len, pods)) == 1
+    spines: dict[str, dict[str, list[str]]] = {}
+    for p, groups in enumerate(pods):
+        leaves: dict[str, list[str]] = {}
+        for members in groups:
+            name = "leaf" if alone else f"leaf{sum(map(len, pods[:p])) + groups.index(members)}"
+            for r, n in product(range(nics), members):
+                leaf = name if not rails else f"{name}{r}" if alone else f"{name}.{r}"
+                leaves.setdefault(leaf, []).append(f"node{n}.nic{r}")
+        spines[f"spine{p}" if len(pods) > 1 else "spine"] = leaves
+    several = sum(map(len, spines.values())) > 1
+    for spine, leaves in spines.items():
+        if several:
+            graph.add_node(spine, kind="ib_switch")
+        for leaf, below in leaves.items():
+            graph.add_node(leaf, kind="ib_switch")
+            for port in below:
+                connect(graph, port, leaf, network, nic, latency / 2)
+            if several:
+                connect(graph, leaf, spine, network, len(below) * nic / oversubscription, latency / 2)
+        if len(pods) > 1:
+            uplink = sum(map(len, leaves.values())) * nic / oversubscription**2
+            graph.add_node("core", kind="ib_switch")
+            connect(graph, spine, "core", network, uplink, latency / 2)
     ids = [f"node{n}.{g}" for n in range(nodes) for g in inside.gpus]
     rate = f"{nic * 8 / 1e9:g} Gb/s"
     return Fabric(
@@ -75,6 +108,10 @@ def cluster(
         graph,
         ids,
     )
+
+
+def _blocks(members: range, size: int) -> list[range]:
+    return [members[i : i + size] for i in range(0, len(members), size)]
 
 
 def _add_server(graph: Any, gpu: Gpu, inside: Fabric, n: int, nics: int) -> None:
@@ -103,6 +140,9 @@ class Cluster(Topology):
     latency: Annotated[Seconds, Field(le=1)] = LATENCY
     network: Literal["ib", "ethernet"] = "ib"
     oversubscription: float = Field(default=1.0, ge=1)
+    rails: bool = True
+    nodes_per_leaf: int | None = Field(default=None, ge=1)
+    nodes_per_pod: int | None = Field(default=None, ge=1)
 
     @property
     def gpu_count(self) -> int:
@@ -120,4 +160,7 @@ class Cluster(Topology):
             latency=self.latency,
             network=self.network,
             oversubscription=self.oversubscription,
+            rails=self.rails,
+            nodes_per_leaf=self.nodes_per_leaf,
+            nodes_per_pod=self.nodes_per_pod,
         )

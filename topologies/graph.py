@@ -78,14 +78,18 @@ def _is_kind(kind: Any) -> bool:
 
 
 class Node(Noun):
-    """One device: its kind, and the number of the server it sits in where there are several."""
+    """One device: its kind, and the number of the server or of the tray of a rack that it sits in, where there are
+    several."""
 
     kind: Literal["gpu", "nvswitch", "nic", "pcie_switch", "cpu", "ib_switch"]
     server: int | None = Field(default=None, ge=0, le=1_000_000)
+    tray: int | None = Field(default=None, ge=0, le=1_000_000)
 
     @model_serializer
     def _short(self) -> str | dict[str, Any]:
-        return self.kind if self.server is None else {"kind": self.kind, "server": self.server}
+        where = {"server": self.server, "tray": self.tray}
+        known = {key: number for key, number in where.items() if number is not None}
+        return {"kind": self.kind, **known} if known else self.kind
 
 
 class Link(Noun):
@@ -155,7 +159,8 @@ def _rated(link: Link, gpu: Gpu, ends: set[str], where: str) -> _Rated:
 
 class Graph(Topology):
     """``{kind: graph, file: my_box.yaml}``, or ``nodes`` and ``links`` in place. A node is ``gpu0: gpu``, or ``{kind:
-    gpu, server: 0}``; a link ``{from: gpu0, to: [nvswitch0, nvswitch1], kind: nvlink, count: 9}``.
+    gpu, server: 0}``, or ``{kind: gpu, tray: 0}`` in a rack; a link ``{from: gpu0, to: [nvswitch0, nvswitch1], kind:
+    nvlink, count: 9}``.
 
     ``gpus`` gives the order of the ranks, and may leave GPUs out; else they are numbered as they are written.
     """
@@ -215,10 +220,12 @@ class Graph(Topology):
             elif name in (self.gpus or ())[:i]:
                 yield Problem(f"{name} is there twice", f"gpus.{i}")
         servers = [self.nodes[name].server for name in known]
-        if None in servers and any(s is not None for s in servers):
-            name = known[servers.index(None)]
-            yield Problem(f"{name} has no server, other GPUs have; give all of them one or none", "nodes")
-        elif len({servers.count(s) for s in servers}) > 1:
+        trays = [self.nodes[name].tray for name in known]
+        for key, numbers in (("server", servers), ("tray", trays)):
+            if None in numbers and any(number is not None for number in numbers):
+                name = known[numbers.index(None)]
+                yield Problem(f"{name} has no {key}, other GPUs have; give all of them one or none", "nodes")
+        if None not in servers and len({servers.count(s) for s in servers}) > 1:
             yield Problem("servers must have equally many GPUs; leave server out if they have not", "nodes")
 
     @property
@@ -240,7 +247,8 @@ class Graph(Topology):
         """
         graph = new_graph()
         for name, node in self.nodes.items():
-            graph.add_node(name, kind=node.kind, **({} if node.server is None else {"unit": node.server}))
+            places = {"unit": node.server, "tray": node.tray}
+            graph.add_node(name, kind=node.kind, **{key: n for key, n in places.items() if n is not None})
         for i, link in enumerate(self.links):
             for a, b in link.ends():
                 kinds: set[str] = {self.nodes[a].kind, self.nodes[b].kind}

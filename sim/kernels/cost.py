@@ -31,6 +31,10 @@ class Cost(NamedTuple):
     compute: Number
     memory: Number
 
+    def slowed(self, speed: float) -> Cost:
+        """The same on a GPU that reaches only this fraction of its speed."""
+        return Cost(*(figure / speed if name != "floor" else figure for name, figure in self._asdict().items()))
+
 
 def split(fixed: Number, rest: Number, compute: Number, memory: Number) -> Cost:
     """``fixed`` + ``rest`` seconds, of which ``rest`` is shared out so that its larger bound stands for all of it."""

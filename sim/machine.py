@@ -1,0 +1,90 @@
+"""What prices operations: one kind of GPU on one fabric, under the conditions of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from sim.collectives import Collectives
+from sim.conditions import Conditions, Fault, Traffic
+from sim.constants_fabric import load_fabric_constants
+from sim.degrade import degraded
+from sim.errors import Problem, TopologyError
+from sim.fabric import Fabric
+from sim.hardware import Gpu
+from sim.kernels import Kernels, load_constants
+
+Speeds = Mapping[int, float]
+"""Speed of slowed GPUs by number, as a fraction of the full one."""
+
+
+class Change(NamedTuple):
+    """From this time on the machine is another one: a fault has come or gone."""
+
+    at: float
+    collectives: Collectives
+    speeds: Speeds
+
+
+class Machine(NamedTuple):
+    """Kernels and collectives when a step begins, and what happens to them during it."""
+
+    kernels: Kernels
+    collectives: Collectives
+    speeds: Speeds = {}  # noqa: RUF012  never changed
+    changes: tuple[Change, ...] = ()
+    """In the order of time."""
+    background: tuple[Traffic, ...] = ()
+
+    def speed(self, gpu: int) -> float:
+        """The speed of a GPU when the step begins."""
+        return self.speeds.get(gpu, 1.0)
+
+    def paces(self, gpu: int, since: float = 0.0) -> tuple[tuple[float, float], ...]:
+        """Later speeds of a GPU over the one it begins with, as (seconds after ``since``, factor) in order."""
+        begins = self.speed(gpu)
+        return tuple((max(0.0, c.at - since), c.speeds.get(gpu, 1.0) / begins) for c in self.changes)
+
+
+def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions) -> Machine:
+    """Put a machine together.
+
+    Raises
+    ------
+    TopologyError
+        If a fault names what the fabric does not have; the keys are those of the scenario.
+    """
+    times = sorted({0.0, *(f.at for f in conditions.faults), *(f.until for f in conditions.faults if f.until)})
+    states = [_state(gpu, fabric, conditions, time) for time in times]
+    changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
+    kernels = Kernels(gpu, load_constants(gpu.constants), library=conditions.engine)
+    return Machine(kernels, *states[0], changes, conditions.background)
+
+
+def _state(gpu: Gpu, fabric: Fabric, conditions: Conditions, time: float) -> tuple[Collectives, Speeds]:
+    """Collectives and speeds with the faults that there are at ``time``."""
+    active = [(i, f) for i, f in enumerate(conditions.faults) if f.at <= time and (not f.until or time < f.until)]
+    broken = _broken(fabric, active)
+    forced = conditions.collectives
+    speeds: dict[int, float] = {}
+    for _, fault in active:
+        if fault.gpu is not None:
+            speeds[fault.gpu] = speeds.get(fault.gpu, 1.0) * fault.speed
+    return Collectives(broken, gpu, load_fabric_constants(), conditions.engine, forced), speeds
+
+
+def _broken(fabric: Fabric, faults: Iterable[tuple[int, Fault]]) -> Fabric:
+    """The fabric with these faults; an error names each wrong one by its place in the scenario."""
+    problems: list[Problem] = []
+    for i, fault in faults:
+        part = fault.node or fault.link
+        if not part:
+            continue
+        try:
+            fabric = degraded(fabric, slowed={part: fault.speed}) if fault.speed else degraded(fabric, removed=[part])
+        except TopologyError as error:
+            where = f"faults.{i}.{'node' if fault.node else 'link'}"
+            problems += [Problem(p.message, where) for p in error.problems]
+    if problems:
+        raise TopologyError(problems)
+    return fabric
