@@ -19,6 +19,7 @@ from sim.noun import Noun
 from sim.units import Bytes, Seconds, format_bytes, format_seconds
 
 Engine = Literal["trtllm", "vllm", "sglang"]
+Source = Literal["fitted", "measured"]
 Moment = Annotated[Seconds, Field(le=3600)]
 
 
@@ -98,6 +99,8 @@ class Conditions(Noun):
 
     engine: Engine = "trtllm"
     """Whose kernels run."""
+    kernels: Source = "fitted"
+    """Where the times of compute kernels come from."""
     collectives: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
     """Forced algorithm, kernel or library by kind of collective."""
     faults: tuple[Fault, ...] = ()
