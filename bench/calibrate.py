@@ -23,7 +23,7 @@ from sim.hardware import Gpu
 from sim.kernels.constants import FAMILIES, KernelConstants, constant_names
 from sim.kernels.cost import Device
 from sim.kernels.fit import Fit
-from sim.kernels.tables import Table, read_tables
+from sim.kernels.tables import Table, read_tables, tables_folder
 
 DATA = Path(__file__).parent.parent / "sim" / "data" / "kernels"
 SYSTEMS = {
@@ -42,7 +42,7 @@ MOST_BAD = 0.1
 """A table is not used when more than this part of its rows beats the data sheet."""
 LEAST_REACHED = 0.15
 """A table is not used when no row reaches this part of the data sheet."""
-LEAST_ROWS = 60
+LEAST_ROWS = 40
 QUANTISED = ("quantise", "quantise_row", "quantise_bytes")
 
 
@@ -121,10 +121,9 @@ def _quantised(table: Table) -> bool:
 
 def _parts(table: Table, before: dict[str, list[Fit]]) -> list[tuple[Table, dict[str, Any]]]:
     """A table in the parts that one fit each stands for, with the constants that are known already."""
-    if table.family == "decode_attention":
-        several = table.columns["num_heads"] > table.columns["num_key_value_heads"]
-        if min(several.sum(), (~several).sum()) >= LEAST_ROWS:
-            return [(table.where(several), {"shared": True}), (table.where(~several), {"shared": False})]
+    parts = table.parts()
+    if len(parts) > 1 and min(len(part.seconds) for part in parts) >= LEAST_ROWS:
+        return list(zip(parts, ({"shared": True}, {"shared": False}), strict=True))
     if _quantised(table):  # the launch of the product alone is that of 16 bit
         plain = [fit for fit in before["gemm"] if fit.format == "bf16"]
         plain = [fit for fit in plain if fit.library == table.library] or plain
@@ -182,7 +181,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with CSV files, or of the package")
     parser.add_argument("--write", action="store_true", help="write sim/data/kernels")
     options = parser.parse_args()
-    found, refused = calibrate(options.data or _package())
+    folder = options.data or tables_folder()
+    if not folder:
+        raise SystemExit("give --data DIR, or install the package: pip install 'shardwise[calibrate]'")
+    found, refused = calibrate(folder)
     if options.write:
         for name, fits in found.items():
             write(name, fits, refused[name])
@@ -194,15 +196,6 @@ def _read(name: str) -> Any:
     from ruamel.yaml import YAML
 
     return YAML(typ="safe", pure=True).load((DATA / f"{name}.yaml").read_text())
-
-
-def _package() -> Path:
-    from importlib.util import find_spec
-
-    spec = find_spec("aiconfigurator_core")
-    if not spec or not spec.submodule_search_locations:
-        raise SystemExit("give --data DIR, or install the package: pip install 'shardwise[calibrate]'")
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from sim.workload import larger
 
 FOLDS = 3
 DIGITS = 3
+MOST = {"cache_edge": 16.0}
 LIGHT = 0.2
 """Weight of rows that serving hardly meets (caches of less than 1,024 tokens)."""
 
@@ -166,7 +167,9 @@ class _Search:
         return self.family.fit.model_construct(**{**_defaults(self.family.fit), **self.base, **found})
 
     def _inside(self, name: str, x: float) -> float:
-        return float(1 / (1 + np.exp(-x))) if name in self.family.fractions else float(np.exp(np.clip(x, -80, 80)))
+        if name in self.family.fractions:
+            return float(1 / (1 + np.exp(-x)))
+        return float(np.exp(np.clip(x, -80, np.log(MOST.get(name, 1e30)))))
 
     def run(self, start: dict[str, float], rows: Any, rounds: int) -> dict[str, float]:
         x0 = []

@@ -64,6 +64,13 @@ class Granularity(StrEnum):
     flows = "flows"
 
 
+class KernelSource(StrEnum):
+    """Where times of compute kernels come from."""
+
+    fitted = "fitted"
+    measured = "measured"
+
+
 def _complete_file(incomplete: str) -> list[str]:
     from glob import escape, glob
 
@@ -100,6 +107,12 @@ Detail = Annotated[
 ]
 
 
+Source = Annotated[
+    KernelSource | None,
+    typer.Option("--kernels", help="Fitted models, or measured tables where they cover a shape (SHARDWISE_TABLES)."),
+]
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"shardwise {__version__}")
@@ -125,9 +138,10 @@ def compare(
     csv: Csv = False,
     out: Out = None,
     granularity: Detail = None,
+    kernels: Source = None,
 ) -> Action:
     """Compare all layouts of a scenario: KV copies, memory, step time, and why."""
-    return lambda: _answer(file, None, json, csv, out, granularity)
+    return lambda: _answer(file, None, json, csv, out, granularity, kernels)
 
 
 @app.command(short_help="Show one layout in detail.", epilog="Example: shardwise run qwen3_235b_8xh200 --layout tp8")
@@ -138,9 +152,10 @@ def run(
     csv: Csv = False,
     out: Out = None,
     granularity: Detail = None,
+    kernels: Source = None,
 ) -> Action:
     """Show one layout in detail: memory by part, time by operation, ranks that differ, constants."""
-    return lambda: _answer(file, layout, json, csv, out, granularity)
+    return lambda: _answer(file, layout, json, csv, out, granularity, kernels)
 
 
 @app.command(
@@ -197,7 +212,13 @@ def import_model(
 
 
 def _answer(
-    file: str, tag: str | None, json: bool, csv: bool, out: Path | None, granularity: Granularity | None
+    file: str,
+    tag: str | None,
+    json: bool,
+    csv: bool,
+    out: Path | None,
+    granularity: Granularity | None,
+    kernels: KernelSource | None,
 ) -> str:
     if json and csv:
         raise InputError("--json and --csv exclude each other; with --out DIR both are written")
@@ -205,7 +226,8 @@ def _answer(
     from sim.run import compare, load
 
     scenario = load(file)
-    changes: dict[str, Any] = {"granularity": granularity.value} if granularity else {}
+    options = {"granularity": granularity, "kernels": kernels}
+    changes: dict[str, Any] = {name: option.value for name, option in options.items() if option}
     if tag is not None:
         changes["layouts"] = (scenario.layout(tag),)
     report = compare(scenario.model_copy(update=changes))

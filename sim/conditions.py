@@ -19,6 +19,7 @@ from sim.noun import Noun
 from sim.units import Bytes, Seconds, format_bytes, format_seconds
 
 Engine = Literal["trtllm", "vllm", "sglang"]
+Source = Literal["fitted", "measured"]
 Moment = Annotated[Seconds, Field(le=3600)]
 
 
@@ -97,7 +98,9 @@ class Conditions(Noun):
     """Everything about a machine that a scenario says beside its GPU and topology."""
 
     engine: Engine = "trtllm"
-    """Whose communication kernels run."""
+    """Whose kernels run."""
+    kernels: Source = "fitted"
+    """Where the times of compute kernels come from."""
     collectives: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
     """Forced algorithm, kernel or library by kind of collective."""
     faults: tuple[Fault, ...] = ()

@@ -11,7 +11,6 @@ from fractions import Fraction
 from itertools import zip_longest
 
 from sim.evaluate import Evaluation
-from sim.kernels import Kernels
 from sim.model import Attention, Model, MoeFfn
 from sim.report import LayoutReport, StepReport
 from sim.timing import BUBBLE, WAITING
@@ -228,19 +227,8 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
     if "ib_switch" in kinds:
         others = "" if evaluations[0].machine.background else "other traffic on the network, and "
         lines.append(f"{others}adaptive routing: messages take the shortest routes, split evenly")
-    lines += _borrowed(evaluations[0].machine.kernels)
+    lines += evaluations[0].machine.kernels.notes()
     longest = max(length for _, length in workload.sequences.groups)
     if model.max_context and longest > model.max_context:
         lines.append(f"what the model does beyond the {model.max_context:,} positions that its checkpoint states")
     return (*lines, *model.not_modelled)
-
-
-def _borrowed(kernels: Kernels) -> list[str]:
-    """What stands in for measurements that this GPU does not have."""
-    gpu, constants = kernels.gpu, kernels.constants
-    if not gpu.name.startswith(gpu.constants):
-        return [f"measurements of the {gpu.name}: its kernels reach the fractions measured on the {gpu.constants}"]
-    if constants.borrowed:
-        what = ", ".join(family.replace("_", " ") for family in constants.borrowed)
-        return [f"some measurements of the {gpu.name}: {what} as on the {constants.nearest}"]
-    return []

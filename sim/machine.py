@@ -13,6 +13,7 @@ from sim.errors import Problem, TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
+from sim.kernels.measured import MeasuredKernels
 
 Speeds = Mapping[int, float]
 """Speed of slowed GPUs by number, as a fraction of the full one."""
@@ -53,11 +54,15 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions) -> Machine:
     ------
     TopologyError
         If a fault names what the fabric does not have; the keys are those of the scenario.
+    InputError
+        If kernels are to be measured ones and there are no tables.
     """
     times = sorted({0.0, *(f.at for f in conditions.faults), *(f.until for f in conditions.faults if f.until)})
     states = [_state(gpu, fabric, conditions, time) for time in times]
     changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
-    kernels = Kernels(gpu, load_constants(gpu.constants), library=conditions.engine)
+    fitted = conditions.kernels == "fitted"
+    priced = Kernels if fitted else MeasuredKernels
+    kernels = priced(gpu, load_constants(gpu.constants), library=conditions.engine)
     return Machine(kernels, *states[0], changes, conditions.background)
 
 

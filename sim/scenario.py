@@ -19,7 +19,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, fie
 from sim.catalog_gpus import gpu_names, load_gpu
 from sim.catalog_models import load_model, model_names
 from sim.catalog_scenarios import find_scenario
-from sim.conditions import Conditions, Engine, Fault, Traffic
+from sim.conditions import Conditions, Engine, Fault, Source, Traffic
 from sim.documents import read_file
 from sim.errors import Problem, ScenarioError
 from sim.explain import explain, show, unknown_key
@@ -53,7 +53,9 @@ class Scenario(Noun):
     """Simulate one rank of each class, or every rank (the same answer), or every rank with messages sharing links."""
 
     engine: Engine = "trtllm"
-    """Whose communication kernels run."""
+    """Whose kernels run."""
+    kernels: Source = "fitted"
+    """Times of compute kernels from fitted models, or from measured tables where these cover a shape."""
     collectives: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
     """Forced algorithm, kernel or library by kind of collective: ``{all_reduce: ring}``."""
     faults: tuple[Fault, ...] = ()
@@ -86,9 +88,7 @@ class Scenario(Noun):
     @property
     def conditions(self) -> Conditions:
         """What the machine is up against."""
-        return Conditions(
-            engine=self.engine, collectives=self.collectives, faults=self.faults, background=self.background
-        )
+        return Conditions(**{name: getattr(self, name) for name in Conditions.model_fields})
 
     def layout(self, tag: str) -> Strategy:
         """Return the layout with this tag.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from math import e
 
+import numpy as np
 from pydantic import Field
 
 from sim.kernels.cost import Cost, Device, both, ceil_div, split
@@ -43,9 +44,9 @@ class DecodeFit(Fit):
     kernel)."""
 
     def applies(self, shape: Shape) -> bool:
-        """By whether query heads share a KV head."""
+        """By whether query heads share a KV head; all points of arrays are taken to be alike."""
         assert isinstance(shape, DecodeAttention)
-        return self.shared in (None, bool(shape.query_heads > shape.kv_heads))
+        return self.shared in (None, bool(np.all(shape.query_heads > shape.kv_heads)))
 
 
 HEADS_OF_A_BLOCK = 64  # rows of the widest matrix instruction that one thread block issues for queries

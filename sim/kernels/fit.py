@@ -39,7 +39,7 @@ class Fit(Noun):
     """What a benchmark that repeats one call finds in the cache of the GPU."""
     cache_time: float = Field(1.0, ge=0, le=1)
     """Seconds to read that, relative to the memory's data sheet."""
-    cache_edge: float = Field(4.0, ge=0)
+    cache_edge: float = Field(4.0, ge=0, le=16)
     """How sharply hits end where the operands no longer fit."""
     residual: Residual | None = None
 

@@ -90,6 +90,16 @@ class Kernels:
             found = self._known[type(work.shape), work] = self._price(work)
         return found
 
+    def notes(self) -> list[str]:
+        """What stands in for measurements that this GPU does not have."""
+        gpu, constants = self.gpu, self.constants
+        if not gpu.name.startswith(gpu.constants):
+            return [f"measurements of the {gpu.name}: its kernels reach the fractions measured on the {gpu.constants}"]
+        if constants.borrowed:
+            what = ", ".join(family.replace("_", " ") for family in constants.borrowed)
+            return [f"some measurements of the {gpu.name}: {what} as on the {constants.nearest}"]
+        return []
+
     def spread(self, work: Work) -> Spread:
         """How far measurements of this kind of kernel lie from the model."""
         if work.family in ("elementwise", "host"):
@@ -117,13 +127,20 @@ class Kernels:
 
     def _like(self, fits: tuple[Fit, ...], number: str) -> list[Fit]:
         """Those of the library, or of the next one, for a format, or for the one most like it that the GPU computes."""
-        formats = [n for n in (number, *ALIKE.get(number, ())) if number_format(n).rate in self.gpu.peak]
+        alike = [n for n in ALIKE.get(number, ()) if number_format(n).rate in self.gpu.peak]
+        own = number_format(number).rate in self.gpu.peak or self._measured_here(number, fits)
+        formats = [number, *alike] if own else alike
         order = [self.library, *(name for name in LIBRARIES if name != self.library), "any"]
         for wanted in (*formats, "bf16"):
             for library in order:
                 if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
                     return found
         return list(fits[:1])
+
+    def _measured_here(self, number: str, fits: tuple[Fit, ...]) -> bool:
+        """Whether a format without hardware was measured on this very GPU (weights that are widened on the way)."""
+        own = self.gpu.name.startswith(self.gpu.constants)
+        return own and any(fit.format == number and fit.library in LIBRARIES for fit in fits)
 
     def _price(self, work: Work) -> Cost:
         family, engine = work.family, self.engine

@@ -8,9 +8,11 @@ Reads a folder of CSV files, or the folder of the PyPI package ``aiconfigurator-
 from __future__ import annotations
 
 import csv
+import os
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ from sim.formats import FORMATS
 from sim.program import Work
 from sim.shapes import DecodeAttention, Gemm, GroupedGemm, LatentDecode, LatentPrefill, PrefillAttention
 
+FOLDER = "SHARDWISE_TABLES"
+"""Environment variable that names a folder of tables."""
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
 
@@ -45,6 +49,18 @@ TYPES = {
     "w4a16_mxfp4": "mxfp4",
 }
 """Number formats by what the tables call them; other types are not served."""
+SYSTEMS = {
+    "h100-sxm": "h100_sxm",
+    "h200-sxm": "h200_sxm",
+    "b200-sxm": "b200_sxm",
+    "b300-sxm": "b300_sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "a100-sxm-80gb": "a100_sxm",
+    "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+"""Names that the tables give to GPUs of the catalogue."""
 LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128  # the latent attention that the tables measure, DeepSeek-V3's
 
 
@@ -61,6 +77,13 @@ class Table(NamedTuple):
     """With arrays."""
     seconds: Array
     columns: Columns
+
+    def parts(self) -> list[Table]:
+        """Rows with query heads that share a KV head, and rows without: kernels may differ. At most two tables."""
+        if "num_key_value_heads" not in self.columns or self.family != "decode_attention":
+            return [self]
+        shared = self.columns["num_heads"] > self.columns["num_key_value_heads"]
+        return [self.where(rows) for rows in (shared, ~shared) if rows.any()]
 
     def where(self, keep: Array) -> Table:
         """Only some rows."""
@@ -79,17 +102,30 @@ def _some(value: Any, keep: Array) -> Any:
     return value[keep] if isinstance(value, np.ndarray) else value
 
 
-def read_tables(folder: Path, family: str) -> Iterator[Table]:
-    """Tables of one family, those of the newest version of each library.
+def tables_folder() -> Path | None:
+    """Where tables are: the folder that the environment names, or the installed package."""
+    if named := os.environ.get(FOLDER):
+        return Path(named)
+    spec = find_spec("aiconfigurator_core")
+    return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
+
+
+def read_tables(folder: Path, family: str, system: str = "", routing: str = "") -> Iterator[Table]:
+    """Tables of one family, those of the newest version of each library; only of one system or routing, if named.
 
     Raises
     ------
     InputError
         If parquet files are there and pyarrow is not.
     """
-    columns = _csv(folder, family) if (folder / f"{FILES[family][0]}.csv").exists() else _package(folder, family)
+    csv_file = folder / f"{FILES[family][0]}.csv"
+    columns = _csv(csv_file) if csv_file.exists() else _package(folder, family, system)
     if not columns:
         return
+    for name, wanted in (("system", system), ("distribution", routing)):
+        if wanted and name in columns:
+            keep = columns[name] == wanted
+            columns = {c: v[keep] for c, v in columns.items()}
     newest: dict[tuple[str, str], str] = {}
     for system, library, version in {*zip(*(columns[c] for c in ("system", "library", "version")), strict=True)}:
         key = (system, library)
@@ -116,15 +152,15 @@ def _age(version: str) -> tuple[int, ...]:
     return tuple(int(p) for p in parts if p.lstrip("-").isdigit())
 
 
-def _csv(folder: Path, family: str) -> Columns:
-    with (folder / f"{FILES[family][0]}.csv").open(newline="") as file:
+def _csv(path: Path) -> Columns:
+    with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     raw = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     return _named(raw, raw["system"], raw["backend_fw"], raw["fw_version"], raw["latency_us"].astype(float) * 1e-6)
 
 
-def _package(folder: Path, family: str) -> Columns:
-    found = sorted((folder / "systems" / "data").glob(f"*/{FILES[family][1]}.parquet"))
+def _package(folder: Path, family: str, system: str) -> Columns:
+    found = sorted((folder / "systems" / "data").glob(f"{system or '*'}/{FILES[family][1]}.parquet"))
     if not found:
         return {}
     try:
@@ -133,10 +169,10 @@ def _package(folder: Path, family: str) -> Columns:
         raise InputError("the package's tables are parquet files; install pyarrow, or shardwise[calibrate]") from None
     parts = []
     for path in found:
-        system, _, library, version, _ = path.relative_to(folder / "systems" / "data").parts
+        where, _, library, version, _ = path.relative_to(folder / "systems" / "data").parts
         table = parquet.read_table(path)
         raw = {name: table[name].to_numpy() for name in table.column_names}
-        systems, libraries, versions = (np.full(len(raw["latency"]), text) for text in (system, library, version))
+        systems, libraries, versions = (np.full(len(raw["latency"]), text) for text in (where, library, version))
         parts.append(_named(raw, systems, libraries, versions, raw["latency"].astype(float) * 1e-3))
     shared = set.intersection(*(set(p) for p in parts))
     return {name: np.concatenate([p[name] for p in parts]) for name in sorted(shared)}
