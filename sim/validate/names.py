@@ -1,0 +1,39 @@
+"""What publishers call models and GPUs, and what the catalogue calls them (``sim/data/truth/names.yaml``)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from sim.errors import InputError
+from sim.noun import Noun
+
+SHIPPED = Path(__file__).parent.parent / "data" / "truth"
+
+
+class Names(Noun):
+    """Entries of the catalogue by published name."""
+
+    models: dict[str, str]
+    machines: dict[str, tuple[str, str]]
+    """GPU and topology."""
+
+    def model(self, published: str) -> str:
+        """Catalogue name of a model. Raises ``InputError`` if nothing in the catalogue has its shape."""
+        if published not in self.models:
+            raise InputError(f"the catalogue has no model of the shape of {published!r}")
+        return self.models[published]
+
+    def machine(self, published: str) -> tuple[str, str]:
+        """GPU and topology. Raises ``InputError`` if the catalogue does not have the GPU."""
+        if published not in self.machines:
+            raise InputError(f"the catalogue does not have the GPU {published!r}")
+        return self.machines[published]
+
+
+@cache
+def names() -> Names:
+    """The shipped names."""
+    return Names.model_validate(YAML(typ="safe", pure=True).load(SHIPPED / "names.yaml"))

@@ -1,0 +1,126 @@
+"""Measured serving runs (``end_to_end.csv``) as rows of one shape, with labels that are known to be wrong repaired.
+
+Lengths: the harness that draws them uniformly from 0.8 N to N (InferenceX) is recognised by its three pairs of lengths;
+all others send requests of one length, which come and go in lockstep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isqrt
+from typing import NamedTuple
+
+RANDOM_LENGTHS = {(1024, 1024), (1024, 8192), (8192, 1024)}
+"""Lengths (in, out) of the harness whose requests differ in length."""
+RANDOM_MEAN = 0.9
+"""Mean of a uniform draw from 0.8 N to N, over N."""
+
+
+class Run(NamedTuple):
+    """One measured run of aggregated serving. Lengths in tokens, times in seconds."""
+
+    name: str
+    engine: str
+    version: str
+    model: str
+    system: str
+    weights: str
+    """Format of the weights: bf16, fp8, fp8_block, nvfp4, int4_wo."""
+    isl: int
+    osl: int
+    random: bool
+    """Whether lengths are drawn from 0.8 N to N, and not all N."""
+    tp: int
+    dp: int
+    moe_tp: int
+    moe_ep: int
+    batch: int
+    """Sequences per attention replica, as the file says it."""
+    concurrency: int | None
+    ttft: float
+    tpot: float
+    measured: str
+    repaired: str = ""
+    """Which label was wrong, and how it was read."""
+    unusable: str = ""
+    """Why its layout cannot be read."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the layout."""
+        return self.tp * self.dp
+
+    @property
+    def lengths(self) -> tuple[float, float]:
+        """Mean prompt and output lengths in tokens."""
+        share = RANDOM_MEAN if self.random else 1.0
+        return self.isl * share, self.osl * share
+
+    @property
+    def source(self) -> str:
+        """Where it was published."""
+        return f"aiconfigurator-core 0.12.0, {self.name}"
+
+
+def read_runs(rows: Iterable[dict[str, str]]) -> list[Run]:
+    """All runs of the file, in its order; what is wrong with one is said in it."""
+    rows = list(rows)
+    mixed = {_campaign(row) for row in rows if (_int(row["isl"]), _int(row["osl"])) not in RANDOM_LENGTHS}
+    return [_run(number, row, _campaign(row) not in mixed) for number, row in enumerate(rows, 2)]
+
+
+def _campaign(row: dict[str, str]) -> tuple[str, ...]:
+    """A harness measured one model with one engine on one kind of GPU, at its own lengths."""
+    return row["backend"], row["backend_version"], row["model_path"], row["system"]
+
+
+def _int(text: str) -> int:
+    return int(float(text)) if text else 0
+
+
+def _run(line: int, row: dict[str, str], random: bool) -> Run:
+    tp, dp = _int(row["tp_size"]), _int(row["attention_dp_size"])
+    moe_tp, moe_ep = _int(row["moe_tp_size"]) or 1, _int(row["moe_ep_size"]) or 1
+    group, said = moe_tp * moe_ep, row["attention_dp_size"] != ""
+    isl, osl, batch, c = (_int(row[k]) for k in ("isl", "osl", "batch_size", "concurrency"))
+    repaired = unusable = ""
+    tp, dp = tp or 1, dp or 1
+    once = isqrt(group)
+    if said and group > 1 and once * once == group == tp * dp and (moe_tp == moe_ep or tp == dp):
+        # the group that the experts are spread over was counted once as tensor and once as expert parallel
+        repaired = f"{once} ranks counted twice: tp {tp} dp {dp} moe_tp {moe_tp} moe_ep {moe_ep}"
+        replicated = tp == 1
+        tp, dp, moe_tp, moe_ep = (1, once, 1, once) if replicated else (once, 1, 1, once)
+        batch = c // dp if c else batch
+    elif not said and group > tp and group % tp == 0:
+        dp = group // tp
+        repaired = f"attention DP {dp} follows from the group of the experts"
+    if group > 1 and moe_tp * moe_ep != tp * dp:
+        unusable = f"moe_tp {moe_tp} x moe_ep {moe_ep} is not tp {tp} x dp {dp}"
+    elif not c:
+        unusable = "no concurrency"
+    elif c != batch * dp:
+        unusable = f"concurrency {c} is not batch {batch} x dp {dp}"
+    return Run(
+        name=f"row {line}",
+        engine=row["backend"],
+        version=row["backend_version"],
+        model=row["model_path"],
+        system=row["system"],
+        weights=row["gemm_quant_mode"] or "bf16",
+        isl=isl,
+        osl=osl,
+        random=random,
+        tp=tp,
+        dp=dp,
+        moe_tp=moe_tp,
+        moe_ep=moe_ep,
+        batch=batch,
+        concurrency=c or None,
+        ttft=float(row["silicon_ttft_ms"]) / 1e3,
+        tpot=float(row["silicon_tpot_ms"]) / 1e3,
+        measured=row["measured"],
+        repaired=repaired,
+        unusable=unusable,
+    )
+
