@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sim.cut import Dim
 from sim.lane import Lane
 from sim.model import Attention, GroupedQueryAttention, LatentAttention, MoeFfn, TensorShape
-from sim.program import ComputeOp, Work
+from sim.program import ComputeOp, Routing, Work
 from sim.workload import Number
 
 
@@ -199,7 +199,8 @@ class Experts(ComputeOp):
         fmt = lane.precision.of("routed_experts", True)
         elements = halves * hidden * width
         io = rows * (2 * hidden + halves * width) * lane.activation
-        return Work("experts", 2 * rows * elements, fmt.rate, hit * fmt.bytes(elements), 0, io, hit, rows)
+        routing = Routing(tokens, slots, -(-dim.size // slots) if slots else 1)
+        return Work("experts", 2 * rows * elements, fmt.rate, hit * fmt.bytes(elements), 0, io, hit, rows, routing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,14 @@ class Value(NamedTuple):
         return not (self.partial or self.shares or self.stacked)
 
 
+class Routing(NamedTuple):
+    """Who chooses among a rank's experts: the tokens of the whole group, over ``ranks`` ranks with ``slots`` each."""
+
+    tokens: Number
+    slots: int
+    ranks: int
+
+
 class Work(NamedTuple):
     """What one compute operation asks of one GPU. FLOPs and bytes are per rank."""
 
@@ -58,6 +66,7 @@ class Work(NamedTuple):
     """(sequence, KV head) pairs for attention, experts hit for a grouped GEMM, sequences for the host."""
     rows: Number = 0
     """Rows of a grouped GEMM."""
+    routing: Routing | None = None
 
 
 class Message(NamedTuple):

@@ -1,19 +1,24 @@
 """Measured serving runs (``end_to_end.csv``) as rows of one shape, with labels that are known to be wrong repaired.
 
-Lengths: the harness that draws them uniformly from 0.8 N to N (InferenceX) is recognised by its three pairs of lengths;
-all others send requests of one length, which come and go in lockstep.
+Two properties of a harness are read from its rows. One draws lengths uniformly from 0.8 N to N (InferenceX) and is
+recognised by its three pairs of lengths. One sends a whole batch and waits until all of it is answered: its requests
+arrive in lockstep, so that the time to the first token grows in proportion to the load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isqrt
+from statistics import median
 from typing import NamedTuple
 
 RANDOM_LENGTHS = {(1024, 1024), (1024, 8192), (8192, 1024)}
 """Lengths (in, out) of the harness whose requests differ in length."""
 RANDOM_MEAN = 0.9
 """Mean of a uniform draw from 0.8 N to N, over N."""
+LOCKSTEP_RANGE = 8
+LOCKSTEP_GROWTH = 0.5
+CAMPAIGN_KEYS = 4
 
 
 class Run(NamedTuple):
@@ -30,6 +35,8 @@ class Run(NamedTuple):
     osl: int
     random: bool
     """Whether lengths are drawn from 0.8 N to N, and not all N."""
+    lockstep: bool
+    """Whether requests arrive a batch at a time."""
     tp: int
     dp: int
     moe_tp: int
@@ -66,7 +73,24 @@ def read_runs(rows: Iterable[dict[str, str]]) -> list[Run]:
     """All runs of the file, in its order; what is wrong with one is said in it."""
     rows = list(rows)
     mixed = {_campaign(row) for row in rows if (_int(row["isl"]), _int(row["osl"])) not in RANDOM_LENGTHS}
-    return [_run(number, row, _campaign(row) not in mixed) for number, row in enumerate(rows, 2)]
+    waits = _in_lockstep(rows)
+    return [_run(n, row, _campaign(row) not in mixed, _campaign(row) in waits) for n, row in enumerate(rows, 2)]
+
+
+def _in_lockstep(rows: list[dict[str, str]]) -> set[tuple[str, ...]]:
+    """Campaigns whose time to the first token grows at least by half of what the load does, from its least to its most."""
+    series: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for row in rows:
+        layout = (row["tp_size"], row["attention_dp_size"], row["moe_ep_size"], row["isl"], row["osl"])
+        if row["concurrency"]:
+            point = (float(row["concurrency"]), float(row["silicon_ttft_ms"]))
+            series.setdefault((*_campaign(row), *layout), []).append(point)
+    growth: dict[tuple[str, ...], list[float]] = {}
+    for key, points in series.items():
+        (low, early), (high, late) = min(points), max(points)
+        if high >= LOCKSTEP_RANGE * low:
+            growth.setdefault(key[:CAMPAIGN_KEYS], []).append((late / early) / (high / low))
+    return {key for key, found in growth.items() if median(found) > LOCKSTEP_GROWTH}
 
 
 def _campaign(row: dict[str, str]) -> tuple[str, ...]:
@@ -78,7 +102,7 @@ def _int(text: str) -> int:
     return int(float(text)) if text else 0
 
 
-def _run(line: int, row: dict[str, str], random: bool) -> Run:
+def _run(line: int, row: dict[str, str], random: bool, lockstep: bool) -> Run:
     tp, dp = _int(row["tp_size"]), _int(row["attention_dp_size"])
     moe_tp, moe_ep = _int(row["moe_tp_size"]) or 1, _int(row["moe_ep_size"]) or 1
     group, said = moe_tp * moe_ep, row["attention_dp_size"] != ""
@@ -111,6 +135,7 @@ def _run(line: int, row: dict[str, str], random: bool) -> Run:
         isl=isl,
         osl=osl,
         random=random,
+        lockstep=lockstep and not random,
         tp=tp,
         dp=dp,
         moe_tp=moe_tp,

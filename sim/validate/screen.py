@@ -90,7 +90,7 @@ def screen(runs: list[Run], floors: Mapping[str, float], drafts: Callable[[Run],
     Parameters
     ----------
     floors
-        Seconds below which no step of the run can be, by name of the row, from data-sheet peaks.
+        Seconds per token below which no run can be, by name of the row, from data-sheet peaks.
     drafts
         Whether a run's model ships a head that drafts tokens.
     """
@@ -143,7 +143,7 @@ def _speculative(runs: list[Run], drafts: Callable[[Run], bool]) -> list[Run]:
         for mine, one in zip(load, series, strict=True):
             for other in load:
                 shared = [mine[c] / other[c] for c in mine if c in other]
-                if shared and max(shared) < SPECULATIVE:
+                if shared and median(shared) < SPECULATIVE:
                     found += one
                     break
     return found
