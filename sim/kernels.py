@@ -60,6 +60,10 @@ def load_constants(name: str) -> KernelConstants:
     return KernelConstants.model_validate(YAML(typ="safe", pure=True).load(path.read_text("utf-8")))
 
 
+ALIKE = {"recurrence": "elementwise", "index": "mla_decode"}
+"""Families without constants of their own, and those that they are priced like."""
+
+
 class Cost(NamedTuple):
     """Seconds of one operation and what they are made of; ``floor`` is at data-sheet figures."""
 
@@ -82,7 +86,7 @@ class Kernels:
         key = (family, rate)
         found = self._rooflines.get(key)
         if found is None:
-            constants: Family = getattr(self._constants, family)
+            constants: Family = getattr(self._constants, ALIKE.get(family, family))
             peak, bandwidth = self.gpu.matrix_rate(rate), self.gpu.bandwidth
             c = constants.compute.get(rate, constants.compute["bf16"])
             m = constants.memory.get(rate, constants.memory["bf16"])

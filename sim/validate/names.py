@@ -17,6 +17,8 @@ class Names(Noun):
     """Entries of the catalogue by published name."""
 
     models: dict[str, str]
+    draft_heads: dict[str, str]
+    """Models with a multi-token-prediction head, and what has the same shape."""
     machines: dict[str, tuple[str, str]]
     """GPU and topology."""
 
@@ -25,6 +27,10 @@ class Names(Noun):
         if published not in self.models:
             raise InputError(f"the catalogue has no model of the shape of {published!r}")
         return self.models[published]
+
+    def drafts(self, published: str) -> str:
+        """Shape of a model that can draft its own tokens; empty for one that cannot."""
+        return self.draft_heads.get(self.models.get(published, ""), "")
 
     def machine(self, published: str) -> tuple[str, str]:
         """GPU and topology. Raises ``InputError`` if the catalogue does not have the GPU."""

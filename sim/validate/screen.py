@@ -84,7 +84,7 @@ def _grouped(runs: Iterable[Run], key: Callable[[Run], Hashable]) -> dict[Hashab
     return found
 
 
-def screen(runs: list[Run], floors: Mapping[str, float], drafts: Callable[[Run], bool]) -> Screen:
+def screen(runs: list[Run], floors: Mapping[str, float], drafts: Callable[[Run], str]) -> Screen:
     """Apply every rule.
 
     Parameters
@@ -92,7 +92,7 @@ def screen(runs: list[Run], floors: Mapping[str, float], drafts: Callable[[Run],
     floors
         Seconds per token below which no run can be, by name of the row, from data-sheet peaks.
     drafts
-        Whether a run's model ships a head that drafts tokens.
+        The shape of a run's model if it ships a head that drafts tokens, else nothing.
     """
     double = copies(runs)
     reasons: dict[str, str] = {}
@@ -131,11 +131,11 @@ def _falling(runs: list[Run]) -> list[Run]:
     return found
 
 
-def _speculative(runs: list[Run], drafts: Callable[[Run], bool]) -> list[Run]:
+def _speculative(runs: list[Run], drafts: Callable[[Run], str]) -> list[Run]:
     """Whole series that are below another series of the same model, lengths, GPUs and bits at every shared load."""
     found = []
     alike = _grouped(
-        (run for run in runs if drafts(run)), lambda r: (r.model, r.system, r.gpus, _bits(r), r.isl, r.osl)
+        (run for run in runs if drafts(run)), lambda r: (drafts(r), r.system, r.gpus, _bits(r), r.isl, r.osl)
     )
     for members in alike.values():
         series = list(_grouped(members, _series).values())
