@@ -19,7 +19,7 @@ from sim.validate.names import names
 from sim.validate.runs import Run
 from sim.workload import Precision
 
-FORMATS = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4"}
+FORMATS = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_g32"}
 
 
 class Case(NamedTuple):
@@ -78,7 +78,7 @@ def precision(model: Model, weights: str, engine: str, architecture: str) -> Pre
     kept = None
     if experts and given == "nvfp4":
         kept = ("attention",)
-    elif experts and given == "int4":
+    elif experts and given == "int4_g32":
         kept = ("attention", "dense_ffn", "shared_experts")
     small = weights not in ("bf16", "int4_wo") and own is None
     cache = "fp8" if (small or own) and (engine == "trtllm" or architecture == "blackwell") else "bf16"

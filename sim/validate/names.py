@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from sim.errors import InputError
 from sim.noun import Noun
+from sim.tensors import Part
 
 SHIPPED = Path(__file__).parent.parent / "data" / "truth"
 
@@ -17,6 +18,10 @@ class Names(Noun):
     """Entries of the catalogue by published name."""
 
     models: dict[str, str]
+    unquantised: dict[str, tuple[Part, ...]]
+    """Parts that a published checkpoint leaves in 16 bit."""
+    caches: dict[str, tuple[tuple[int, int, int], ...]]
+    """(layers, KV heads, head dimension) of models of which only the cache is known."""
     draft_heads: dict[str, str]
     """Models with a multi-token-prediction head, and what has the same shape."""
     machines: dict[str, tuple[str, str]]
