@@ -19,7 +19,7 @@ from sim.validate.names import names
 from sim.validate.runs import Run
 from sim.workload import Precision
 
-FORMATS = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_g32"}
+FORMATS = {"bf16": "bf16", "mxfp4": "mxfp4", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_g32"}
 
 
 class Case(NamedTuple):
@@ -56,9 +56,11 @@ def catalogued(published: str) -> Model:
 
 
 @lru_cache(maxsize=512)
-def layout(tp: int, dp: int, ep: int) -> Strategy:
+def layout(tp: int, dp: int, ep: int, dcp: int) -> Strategy:
     """Tensor parallelism, with attention data parallelism around it where there is more than one replica."""
     optional = {"ep": ep} if ep > 1 else {}
+    if dcp > 1:
+        return parse_layout({"strategy": "dcp", "tp": tp, "dcp": dcp, **optional})
     if dp > 1:
         return parse_layout({"strategy": "attention_dp", "dp": dp, "tp": tp, **optional})
     return parse_layout({"strategy": "tp", "tp": tp, **optional})
@@ -89,10 +91,12 @@ def case(run: Run) -> Case:
     """What to simulate for a run. Raises ``InputError`` if its layout or model cannot be had."""
     gpu, topology = _machine(run.system)
     model = catalogued(run.model)
-    strategy = layout(run.tp, run.dp, run.moe_ep)
+    strategy = layout(run.tp, run.dp, run.moe_ep, run.dcp)
     if problems := strategy.check(model):
         raise InputError(problems)
     if strategy.gpus(model) > topology.gpu_count:
         raise InputError(f"{strategy.label} needs more GPUs than {topology.kind} has")
     formats = precision(model, run.weights, run.engine, gpu.architecture)
+    if run.kv_cache:
+        formats = formats.model_copy(update={"kv_cache": run.kv_cache})
     return Case(run.engine, gpu, topology, model, strategy, formats)

@@ -51,6 +51,11 @@ class Run(NamedTuple):
     """Which label was wrong, and how it was read."""
     unusable: str = ""
     """Why its layout cannot be read."""
+    dcp: int = 1
+    """Ranks that share the tokens of the cache."""
+    kv_cache: str = ""
+    """Format of the cache, where the row says it."""
+    publisher: str = "aiconfigurator-core 0.12.0"
 
     @property
     def gpus(self) -> int:
@@ -66,7 +71,7 @@ class Run(NamedTuple):
     @property
     def source(self) -> str:
         """Where it was published."""
-        return f"aiconfigurator-core 0.12.0, {self.name}"
+        return f"{self.publisher}, {self.name}"
 
 
 def read_runs(rows: Iterable[dict[str, str]]) -> list[Run]:

@@ -87,7 +87,10 @@ def step_times(plans: Iterable[Plan], machine: Callable[[Case], Machine]) -> dic
         on = machine(item)
         decode = sweep(item.placement, on, batch, context).seconds
         distinct, where = np.unique(prompt, return_inverse=True)
-        prefill = sweep(item.placement, on, groups_of_sequences, distinct, phase="prefill").seconds[where]
+        if "prefill" in item.strategy.phases:
+            prefill = sweep(item.placement, on, groups_of_sequences, distinct, phase="prefill").seconds[where]
+        else:
+            prefill = np.zeros(len(where))
         for one, step, first in zip(members, decode, prefill, strict=True):
             found[one.run.name] = Times(one.batch, one.capacity, float(step), float(first))
     return found
