@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from collective_fit import fit_all, unfitted, write
-from collective_rows import Row, predict, rows
+from sim.validate.collective_rows import Row, predict, rows
 
 from sim.constants_fabric import DATA, load_fabric_constants
 
