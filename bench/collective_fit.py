@@ -32,6 +32,10 @@ class Job(NamedTuple):
     """Ranks of the smallest group that counts."""
     fixed: tuple[tuple[str, str], ...] = ()
     """(kernel, field) that stay as they start."""
+    engines: tuple[str, ...] = ()
+    """Whose rows count in ``custom_allreduce``."""
+    most: int = 72
+    """Ranks of the largest group that counts."""
 
 
 def _start(launch: float, step: float, efficiency: float, own: float, cap: float | None, source: str) -> Fit:
@@ -39,19 +43,20 @@ def _start(launch: float, step: float, efficiency: float, own: float, cap: float
 
 
 RINGS = {
-    "nccl_ll": _start(5e-6, 1e-6, 0.2, 0.0, 3e5, "nccl"),
-    "nccl_ll128": _start(8e-6, 1e-6, 0.3, 0.0, 2e6, "nccl"),
+    "nccl_ll": _start(5e-6, 1e-6, 0.2, 0.0, 5e4, "nccl"),
+    "nccl_ll128": _start(8e-6, 1e-6, 0.3, 0.0, 1e6, "nccl"),
     "nccl_simple": _start(2e-5, 1e-6, 0.82, 5e-13, None, "nccl"),
 }
 P2P = {
-    "nccl_p2p_ll": _start(7e-6, 1e-7, 0.1, 0.0, 3e5, "nccl"),
-    "nccl_p2p_simple": _start(1.5e-5, 1e-7, 0.75, 5e-13, None, "nccl"),
+    "nccl_p2p_ll": _start(7e-6, 1e-7, 0.1, 0.0, 1.7e4, "nccl"),
+    "nccl_p2p_simple": _start(1.5e-5, 1e-7, 0.5, 5e-13, None, "nccl"),
+    "nccl_p2p_wide": _start(3e-5, 1e-7, 0.75, 5e-13, None, "nccl"),
 }
 
 
-LONG = {"nvlink4": (0.83, 0.676), "nvlink5": (0.775, 0.603)}
+LONG = {"nvlink4": (0.817, 0.676), "nvlink5": (0.757, 0.603)}
 """Efficiency of long all-reduces on 8 GPUs in nccl-tests, ring and in the switch: 367 and 473 of 450 GB/s on H200,
-680 and 838 of 900 on B200, as bus bandwidth; a ring's own copy takes the rest of its time."""
+680 and 838 of 900 on B200, as bus bandwidth, and a little that a ring loses to its own copies."""
 
 
 def _two(library: str, source: str, cap: float | None = None) -> dict[str, Fit]:
@@ -71,12 +76,18 @@ BOXES = {
     "nvlink3": ("a100_sxm",),
     "nvlink4": ("h100_sxm", "h200_sxm"),
     "nvlink5": ("b200_sxm", "gb200", "gb300"),
+    "pcie4": ("l40s",),
     "pcie": ("rtx_pro_6000_server",),
 }
 MULTICAST = {
-    "trtllm_multicast_one_shot": _start(4.3e-6, 0.0, 0.5, 0.0, 1e6, "custom"),
+    "trtllm_multicast_one_shot": _start(4.3e-6, 0.0, 0.5, 0.0, None, "custom"),
     "trtllm_multicast_two_shot": _start(5e-6, 0.0, 0.5, 0.0, None, "custom"),
 }
+SYMMETRIC = {"vllm_symmetric": _start(1.3e-5, 0.0, 0.45, 0.0, None, "custom")}
+MORE = {("nvlink5", "trtllm"): MULTICAST, ("nvlink5", "vllm"): SYMMETRIC, ("nvlink4", "vllm"): SYMMETRIC}
+
+
+CUSTOM = "custom_allreduce"
 
 
 def jobs() -> Iterator[Job]:
@@ -85,8 +96,8 @@ def jobs() -> Iterator[Job]:
         if link in LONG:
             ring, switch = LONG[link]
             rings = RINGS | {"nccl_simple": RINGS["nccl_simple"]._replace(efficiency=ring)}
-            nvls = {"nccl_nvls": _start(8e-5, 0.0, switch, 0.0, None, "nccl_tests")}
-            still = tuple(("nccl_nvls", field) for field in Fit._fields if field != "launch")
+            nvls = {"nccl_nvls": _start(1e-5, 1e-5, switch, 0.0, None, "nccl_tests")}
+            still = tuple(("nccl_nvls", field) for field in Fit._fields if field != "step")
             yield Job(link, systems, table, ("nccl",), RING_KINDS, rings, 2, (("nccl_simple", "efficiency"),))
             yield Job(link, systems, table, ("nccl",), ("all_reduce",), nvls, 8, still)
         else:
@@ -95,9 +106,13 @@ def jobs() -> Iterator[Job]:
         if link.startswith("nvlink"):
             for engine in ("trtllm", "vllm", "sglang"):
                 if not (link == "nvlink3" and engine == "sglang"):
-                    more = MULTICAST if (link, engine) == ("nvlink5", "trtllm") else {}
+                    more = MORE.get((link, engine), {})
                     kernels = _shots(engine) | more
-                    yield Job(link, systems, "custom_allreduce", ("nccl", engine), ("all_reduce",), kernels)
+                    yield Job(link, systems, CUSTOM, ("nccl", engine), ("all_reduce",), kernels, engines=(engine,))
+        else:  # peers reach each other's memory in pairs only
+            pair = {"pair_one_shot": _start(3e-6, 1e-7, 0.5, 1e-12, None, "custom")}
+            both = ("vllm", "sglang")
+            yield Job(link, systems, CUSTOM, ("nccl", "pair"), ("all_reduce",), pair, engines=both, most=2)
     for link in ("nvlink4", "nvlink5"):
         low, normal = _two("deepep_ll", "deepep"), _two("deepep_normal", "deepep")
         for kind in ("dispatch", "combine"):
@@ -108,7 +123,7 @@ def jobs() -> Iterator[Job]:
                 kernel = {k: v for k, v in kernels.items() if k.endswith(kind)}
                 yield Job(link, BOXES[link], table, (library,), (kind,), kernel)
     for kind in ("dispatch", "combine"):
-        for sided in ("one_sided", "two_sided"):
+        for sided in ("one_sided", "two_sided", "two_sided_fp4"):
             kernel = {k: v for k, v in _two(sided, "onesided").items() if k.endswith(kind)}
             yield Job("nvlink5", ("gb200",), "alltoall_nvlink_trtllm", (sided,), (kind,), kernel)
         far = tuple(f"{s} x{n}" for s in ("h100_sxm", "h200_sxm") for n in (2, 4, 8))
@@ -131,6 +146,9 @@ class Trial:
     def fit(self, kernel: Kernel, link: str) -> Fit | None:
         fits = (self.fits.get((kernel.name, name)) for name in relatives(link))
         return next((fit for fit in fits if fit), None) or self.base.fit(kernel, link)
+
+    def together(self, on_links: float, at_home: float) -> float:
+        return self.base.together(on_links, at_home)
 
 
 def loss_of(job: Job, trial: Trial, measured: Iterable[Row]) -> Callable[[], float]:
@@ -210,8 +228,8 @@ def fit_all(measured: list[Row], base: FabricConstants) -> dict[str, dict[str, F
         own = [r for r in measured if not r.why and (r.table, r.system in job.systems) == (job.table, True)]
         trial.only = set(job.start) if "deepep" in job.libraries else set()
         libraries = {*job.libraries, *trial.only, *(["ring"] if "nccl_simple" in job.start else [])}
-        own = [r for r in own if r.kind in job.kinds and r.library in libraries and r.ranks >= job.least]
-        own = [r for r in own if r.table != "custom_allreduce" or r.library == job.libraries[-1]]
+        own = [r for r in own if r.kind in job.kinds and r.library in {*libraries, *job.engines}]
+        own = [r for r in own if job.least <= r.ranks <= job.most and (not job.engines or r.library in job.engines)]
         if job.link in LONG and "nccl_simple" in job.start:  # eight reduce in the switch
             own = [r for r in own if (r.kind, r.library) != ("all_reduce", "nccl") or r.ranks < 8]
         sizes = {size: i for i, size in enumerate(sorted({r.message for r in own}))}

@@ -28,6 +28,13 @@ class Stage(NamedTuple):
     steps: int
     trips: int
 
+    def sent(self) -> dict[int, float]:
+        """Bytes that each rank sends per byte of the message."""
+        total: dict[int, float] = {}
+        for source, _, size in self.flows:
+            total[source] = total.get(source, 0.0) + size
+        return total
+
 
 class Plan(NamedTuple):
     """One algorithm for one group. ``own`` is what a rank moves inside its own memory per byte of the message."""
@@ -40,9 +47,19 @@ class Plan(NamedTuple):
         """Bytes that each rank sends per byte of the message."""
         total: dict[int, float] = {}
         for stage in self.stages:
-            for source, _, size in stage.flows:
+            for source, size in stage.sent().items():
                 total[source] = total.get(source, 0.0) + size
         return total
+
+    @property
+    def piece(self) -> float:
+        """Bytes that go to one peer in one step per byte of the message: what a library chooses its protocol by."""
+        longest = max(self.stages, key=lambda stage: stage.trips)
+        per_step = max(longest.sent().values()) / longest.trips
+        if longest.trips > 1:  # pieces follow one another along a ring or a tree
+            return per_step
+        first = longest.flows[0][0]
+        return per_step / len({target for source, target, _ in longest.flows if source == first})
 
 
 def wire(kind: str, n: int) -> float:
@@ -161,10 +178,11 @@ def in_switch(ranks: Sequence[int]) -> Plan:
 
     A GPU lets the switch read all of its message (M out) and gets the sum of its n-th (M/n in), then hands
     that sum to the switch (M/n out), which copies everyone's to everyone (M in). The switch is no rank, so the
-    flows are those of pairs that put the same load on every link.
+    flows are those of pairs that put the same load on every link. A message is worked on in n parts, one for
+    each GPU that reduces, so as many steps pass before all of them are busy.
     """
     n = len(ranks)
-    return Plan("in_switch", (Stage(pairs(ranks, (1 + 1 / n) / (n - 1)), 2, 2),), 1 / n)
+    return Plan("in_switch", (Stage(pairs(ranks, (1 + 1 / n) / (n - 1)), n, 2),), 1 / n)
 
 
 def multicast(plan: Plan) -> Plan:

@@ -100,7 +100,8 @@ class Collectives:
     engine
         Whose kernels run: ``trtllm``, ``vllm`` or ``sglang``.
     forced
-        Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``.
+        Algorithm, kernel or library by kind of collective, or several of them: ``{"all_reduce": "ring"}``. The engine's
+        own kernels do it where they can, else those of any library.
 
     Raises
     ------
@@ -212,7 +213,7 @@ class Collectives:
         if kind in self.forced:
             every = {kernel.library for kernel in self.constants.kernels.values()}
             found = selection.pieces(loads, kind, self.constants, n, sorted(every))
-            return selection.forced(found, self.forced[kind], kind, self.constants)
+            return selection.forced(found, self.forced[kind], kind, self.constants, self._libraries)
         if kind in ("dispatch", "combine"):  # the first library that has kernels for experts on these links
             for library in self._libraries:
                 if found := selection.pieces(loads, kind, self.constants, n, (library,)):
@@ -242,8 +243,10 @@ class Collectives:
         one_server = len({self.fabric.unit(self.fabric.gpu(r)) for r in ranks}) == 1
         switched = self._switched(ranks)
         if one_server and not switched:
-            yield algorithms.direct(kind, ranks)
-            if rings := best_rings(self.fabric.direct_links(ranks), ranks):
+            links = self.fabric.direct_links(ranks)
+            if len(links) == len(ranks) * (len(ranks) - 1):  # a mesh; over a bus of PCIe a ring is all there is
+                yield algorithms.direct(kind, ranks)
+            if rings := best_rings(links, ranks):
                 yield algorithms.ring(kind, ranks, rings)
         if kind != "all_reduce":
             return

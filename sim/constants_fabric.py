@@ -25,7 +25,7 @@ class Fit(NamedTuple):
 
     ``launch`` and ``step`` are seconds, once and per step; ``efficiency`` is a fraction of the data-sheet rate; ``own``
     is seconds per byte that a rank moves inside its memory; ``hidden`` seconds of moving that the fixed time covers;
-    ``cap`` the most bytes that a rank sends before the library takes another kernel (``None``: any).
+    ``cap`` the most bytes that go to one peer in one step before the library takes another kernel (``None``: any).
     """
 
     launch: float
@@ -72,6 +72,9 @@ class FabricConstants(Noun):
     engines: dict[str, tuple[str, ...]]
     carriers: dict[str, float]
     """Efficiency of links that only carry what another kind of link sends: NIC slots and CPU links."""
+    overlap: float = Field(ge=1)
+    """How far copies at home run beside what the links carry: the norm that adds their times, 1 for one after the
+    other, more the more they overlap."""
     sources: dict[str, str] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -84,6 +87,13 @@ class FabricConstants(Noun):
         if any(min(fit.launch, fit.step, fit.own, fit.hidden, fit.cap or 0.0) < 0 or fit.cap == 0 for fit in fits):
             raise ValueError("times of a kernel are not negative, and its cap is positive")
         return self
+
+    def together(self, on_links: float, at_home: float) -> float:
+        """Seconds per byte of links and a rank's own memory, working side by side as far as ``overlap`` says."""
+        longer = max(on_links, at_home)
+        shorter = min(on_links, at_home) / longer
+        more: float = (1.0 + shorter**self.overlap) ** (1.0 / self.overlap)
+        return longer * more
 
     def kernels_for(self, kind: str, libraries: Iterable[str]) -> list[Kernel]:
         """Kernels of ``libraries`` that run collective ``kind``, in the order of the file."""

@@ -22,11 +22,19 @@ for AMD."""
 
 
 def add_pcie_tree(
-    graph: nx.DiGraph, gpu: Gpu, gpus: Sequence[str], *, sockets: int, gpus_per_switch: int, cpu_link: float
+    graph: nx.DiGraph,
+    gpu: Gpu,
+    gpus: Sequence[str],
+    *,
+    sockets: int,
+    gpus_per_switch: int,
+    cpu_link: float,
+    uplink: float | None = None,
 ) -> None:
     """Connect ``gpus`` over PCIe: evenly over ``sockets``, ``gpus_per_switch`` to a switch (1: no switch).
 
-    A switch has one x16 uplink; every socket has a link of ``cpu_link`` bytes/s to every other.
+    A switch has one uplink of ``uplink`` bytes/s in one direction, by default another x16 slot; every socket has
+    a link of ``cpu_link`` bytes/s to every other.
     """
     kind, rate, latency = pcie_kind(gpu), gpu.pcie_bandwidth, LINK_LATENCY["pcie"] / 2
     graph.add_nodes_from(gpus, kind="gpu")
@@ -40,7 +48,7 @@ def add_pcie_tree(
                 parent = f"pcie_switch{switches}"
                 switches += 1
                 graph.add_node(parent, kind="pcie_switch")
-                connect(graph, parent, f"cpu{s}", kind, rate, latency)
+                connect(graph, parent, f"cpu{s}", kind, uplink or rate, latency)
             for g in mine[first : first + gpus_per_switch]:
                 connect(graph, g, parent, kind, rate, latency)
         for other in range(s):

@@ -73,9 +73,11 @@ def piece(load: Load, kernel: Kernel, constants: FabricConstants, ranks: int) ->
     if len(fits) < len(load.pace) or not load.steps:
         return None
     main = fits[slowest(load.pace)]
-    fixed = main.launch + sum(steps * fits[kind].step for kind, steps in load.steps) + load.latency
-    per_byte = max(pace / fits[kind].efficiency for kind, pace in load.pace.items()) + load.plan.own * main.own
-    cap = min(inf if main.cap is None else main.cap / load.wire, kernel.limit(ranks))
+    launch = max(fits[kind].launch for kind in load.pace)  # one kernel does the stages on all links
+    fixed = launch + sum(steps * fits[kind].step for kind, steps in load.steps) + load.latency
+    on_links = max(pace / fits[kind].efficiency for kind, pace in load.pace.items())
+    per_byte = constants.together(on_links, load.plan.own * main.own)
+    cap = min(inf if main.cap is None else main.cap / load.plan.piece, kernel.limit(ranks))
     return Piece(fixed, per_byte, min(main.hidden, fixed), cap, load.plan.algorithm, kernel.name, load)
 
 
@@ -112,8 +114,16 @@ def _never_slower(other: Piece, one: Piece) -> bool:
     return at_zero and later
 
 
-def forced(found: Sequence[Piece], wanted: str | Sequence[str], kind: str, constants: FabricConstants) -> list[Piece]:
+def forced(
+    found: Sequence[Piece],
+    wanted: str | Sequence[str],
+    kind: str,
+    constants: FabricConstants,
+    libraries: Sequence[str] = (),
+) -> list[Piece]:
     """Those whose algorithm, kernel or library is among ``wanted``, without the sizes at which a library stops.
+
+    Kernels of ``libraries`` are kept where there are any, so that no engine borrows what another has.
 
     Raises
     ------
@@ -126,6 +136,7 @@ def forced(found: Sequence[Piece], wanted: str | Sequence[str], kind: str, const
         choices = sorted(set().union(*(labels(p, constants) for p in found)))
         asked = ", ".join(sorted(names))
         raise InputError(f"{kind} cannot be forced to {asked} here; choose from {', '.join(choices)}")
+    kept = [p for p in kept if constants.kernels[p.kernel].library in libraries] or kept
     longest = max(p.cap for p in kept)
     return [p._replace(cap=inf) if p.cap == longest else p for p in kept]
 

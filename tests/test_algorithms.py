@@ -51,6 +51,17 @@ def test_shots_and_the_switch_send_what_their_formulas_say(n: int) -> None:
         assert received(plan) == exactly(dict.fromkeys(range(n), wire))
 
 
+@given(sizes)
+def test_a_piece_is_what_goes_to_one_peer_in_one_step(n: int) -> None:
+    assert algorithms.ring("all_reduce", range(n)).piece == exactly(1 / n)
+    assert algorithms.ring("reduce_scatter", range(n)).piece == exactly(1 / n)
+    assert algorithms.ring("all_gather", range(n)).piece == exactly(1)
+    assert algorithms.pairwise_exchange(range(n)).piece == exactly(1 / (n - 1))
+    assert algorithms.one_shot(range(n)).piece == exactly(1)
+    assert algorithms.two_shot(range(n)).piece == exactly(1 / n)
+    assert algorithms.send([0, 1]).piece == exactly(1)
+
+
 @given(st.integers(1, 300))
 def test_a_tree_has_one_root_and_logarithmic_depth(n: int) -> None:
     above = algorithms.parents(n)

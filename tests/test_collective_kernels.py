@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sim.catalog_gpus import load_gpu
 from sim.catalog_topologies import parse_topology
@@ -63,6 +65,47 @@ def test_a_plan_has_the_flows_of_its_size() -> None:
     assert machine.plan("all_reduce", ranks).algorithm == "in_switch"
     assert machine.plan("all_reduce", (3,)).stages == ()
     assert max(machine.plan("all_reduce", ranks, 256).sent().values()) == pytest.approx(7, rel=1e-9)
+
+
+def test_vllm_reduces_in_the_switch_through_symmetric_memory() -> None:
+    """GB300 NVL72, vLLM 0.27 over 8 GPUs of two trays: 14.0 us at 64 KiB, 63.3 us at 16 MiB; four keep their own
+    kernel while messages are short, and two never take it."""
+    gb300 = load_gpu("gb300")
+    rack = Collectives(parse_topology("nvl72").build(gb300), gb300, C, "vllm")
+    trays = rack.cost("all_reduce", tuple(range(8)))
+    for message in (2**16, 2**24):
+        assert trays.algorithm_for(message) == "in_switch (vllm_symmetric)"
+    assert trays.seconds(2**16) == pytest.approx(14.0e-6, rel=0.1)
+    assert trays.seconds(2**24) == pytest.approx(63.3e-6, rel=0.1)
+    assert trays.algorithm_for(2**27).endswith("(nccl_simple)")
+    assert rack.cost("all_reduce", tuple(range(4))).algorithm_for(2**16) == "one_shot (vllm_one_shot)"
+    assert "vllm_symmetric" not in rack.cost("all_reduce", (0, 1)).algorithm_for(2**24)
+    assert "vllm_symmetric" not in rack.cost("all_reduce", tuple(range(16))).algorithm_for(2**16)
+
+
+def test_over_pcie_only_pairs_reach_into_each_others_memory() -> None:
+    l40s = load_gpu("l40s")
+    for engine, kernel in (("vllm", "pair_one_shot"), ("sglang", "pair_one_shot"), ("trtllm", "nccl_ll")):
+        box = Collectives(parse_topology("pcie-8").build(l40s), l40s, C, engine)
+        assert box.cost("all_reduce", (0, 1)).algorithm_for(2**10).endswith(f"({kernel})")
+        assert box.cost("all_reduce", (0, 1, 2, 3)).algorithm_for(2**10) == "ring (nccl_ll)"
+
+
+def test_what_an_engine_does_not_have_is_borrowed_only_where_it_has_nothing() -> None:
+    ranks = tuple(range(8))
+    vllm = Collectives(BUILT["hgx"].fabric, H100, C, "vllm", {"all_reduce": "one_shot"})
+    assert vllm.cost("all_reduce", ranks).algorithm_for(2**20) == "one_shot (vllm_one_shot)"
+    lent = Collectives(BUILT["hgx"].fabric, H100, C, "vllm", {"all_reduce": "trtllm"})
+    assert lent.cost("all_reduce", ranks).algorithm_for(2**10) == "one_shot (trtllm_one_shot)"
+
+
+@given(st.floats(1e-15, 1e-6), st.floats(0, 1e-6), st.floats(0, 1e-6))
+def test_copies_at_home_overlap_the_links_in_part(links: float, home: float, more: float) -> None:
+    both = C.together(links, home)
+    assert max(links, home) <= both * (1 + 1e-12)
+    assert both <= (links + home) * (1 + 1e-12)
+    assert C.together(links + more, home) >= both * (1 - 1e-12)
+    assert C.together(links, home + more) >= both * (1 - 1e-12)
 
 
 def test_constants_without_source_or_sense_are_refused() -> None:

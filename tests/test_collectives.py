@@ -95,6 +95,9 @@ def test_pcie_over_two_sockets_is_bound_by_the_cpu_link() -> None:
     spec: Spec = {"kind": "pcie", "gpus": 8, "cpu_link": "20 GB/s"}
     assert floor(spec, L40S, "all_to_all", 8) == exactly(4 * 4 / 7 / 20e9)
     assert floor(spec, L40S, "all_to_all", 4) == exactly(1 / 32e9)  # one socket: the slot
+    narrow: Spec = {"kind": "pcie", "gpus": 4, "gpus_per_switch": 2, "uplink": "8 GB/s"}
+    assert floor(narrow, L40S, "all_to_all", 4) == exactly(2 * 2 / 3 / 8e9)  # two GPUs send two thirds up
+    assert floor(narrow, L40S, "all_to_all", 2) == exactly(1 / 32e9)
     wide: Spec = {"kind": "pcie", "gpus": 8, "cpu_link": "1000 GB/s"}
     assert floor(wide, L40S, "all_to_all", 8) == exactly(1 / 32e9)
 

@@ -15,15 +15,24 @@ from sim.topology import Topology, new_graph
 from sim.units import Rate
 
 
-def pcie(gpu: Gpu, gpus: int = 8, *, sockets: int = 2, gpus_per_switch: int = 1, cpu_link: float = CPU_LINK) -> Fabric:
+def pcie(
+    gpu: Gpu,
+    gpus: int = 8,
+    *,
+    sockets: int = 2,
+    gpus_per_switch: int = 1,
+    cpu_link: float = CPU_LINK,
+    uplink: float | None = None,
+) -> Fabric:
     """Build a server of ``gpus`` GPUs over ``sockets`` CPUs, ``gpus_per_switch`` behind each switch (1:
     none).
 
-    ``cpu_link`` is in bytes/s, one direction. NVLink that the GPU may have is left unused.
+    ``cpu_link`` is in bytes/s, one direction, and so is ``uplink``, from a switch to its CPU: an x16 slot unless a root
+    complex passes less from GPU to GPU than its slot has. NVLink that the GPU may have is left unused.
     """
     graph = new_graph()
     ids = [f"gpu{i}" for i in range(gpus)]
-    add_pcie_tree(graph, gpu, ids, sockets=sockets, gpus_per_switch=gpus_per_switch, cpu_link=cpu_link)
+    add_pcie_tree(graph, gpu, ids, sockets=sockets, gpus_per_switch=gpus_per_switch, cpu_link=cpu_link, uplink=uplink)
     return Fabric(f"pcie-{gpus}", f"{gpus} × {gpu.name} on PCIe, {sockets} CPU sockets", graph, ids)
 
 
@@ -35,6 +44,7 @@ class Pcie(Topology):
     sockets: int | None = Field(default=None, ge=1, le=8)
     gpus_per_switch: int = Field(default=1, ge=1, le=16)
     cpu_link: Rate = CPU_LINK
+    uplink: Rate | None = None
 
     @property
     def gpu_count(self) -> int:
@@ -44,4 +54,11 @@ class Pcie(Topology):
     def build(self, gpu: Gpu) -> Fabric:
         """See ``pcie``."""
         sockets = self.sockets or (1 if self.gpus <= 4 else 2)
-        return pcie(gpu, self.gpus, sockets=sockets, gpus_per_switch=self.gpus_per_switch, cpu_link=self.cpu_link)
+        return pcie(
+            gpu,
+            self.gpus,
+            sockets=sockets,
+            gpus_per_switch=self.gpus_per_switch,
+            cpu_link=self.cpu_link,
+            uplink=self.uplink,
+        )

@@ -18,20 +18,26 @@ from sim.collectives import CollectiveCost, Collectives
 from sim.constants_fabric import FabricConstants
 from sim.ops_communication import distinct_ranks
 
-MACHINES = {
+PCIE_BOX = {"kind": "pcie", "gpus": 8, "gpus_per_switch": 2}
+"""A board that fits what two, four and eight PCIe GPUs reach: pairs work at the speed of a slot, across pairs less
+passes and across sockets less again. No publisher names one; the rates are what their long rings leave."""
+MACHINES: dict[str, tuple[str, str | dict[str, Any]]] = {
     "a100_sxm": ("a100-sxm-80gb", "hgx-8"),
     "h100_sxm": ("h100-sxm", "hgx-8"),
     "h200_sxm": ("h200-sxm", "hgx-8"),
     "b200_sxm": ("b200-sxm", "hgx-8"),
     "gb200": ("gb200", "nvl72"),
     "gb300": ("gb300", "nvl72"),
-    "l40s": ("l40s", "pcie-8"),
-    "rtx_pro_6000_server": ("rtx-pro-6000", "pcie-8"),
+    "l40s": ("l40s", {**PCIE_BOX, "uplink": "8.5 GB/s", "cpu_link": "1.9 GB/s"}),
+    "rtx_pro_6000_server": ("rtx-pro-6000", {**PCIE_BOX, "uplink": "42 GB/s", "cpu_link": "42 GB/s"}),
 }
 
 
 class Row(NamedTuple):
-    """One measurement: who ran what over how many ranks, bytes of the message, seconds; ``why`` it cannot be had."""
+    """One measurement: who ran what over how many ranks, bytes of the message, seconds; ``why`` it cannot be had.
+
+    ``series`` is what it shares with rows of other sizes, ``campaign`` the run of software that measured it.
+    """
 
     table: str
     system: str
@@ -43,6 +49,8 @@ class Row(NamedTuple):
     label: str
     engine: bool = False
     why: str = ""
+    series: str = ""
+    campaign: str = ""
 
 
 # -- reading
@@ -61,7 +69,8 @@ def nccl(path: Path) -> Iterator[Row]:
         label = f"{r['lib_version']} {op} {r['nccl_dtype']} {n} GPUs {int(size)} B"
         switch = r["nccl_dtype"] == "half" or op != "all_reduce"  # which adds no 8-bit integers
         library = "nccl" if switch else "ring"
-        yield Row("nccl_collectives", r["system"], op, n, message, float(r["latency_us"]) / 1e6, library, label)
+        seconds, series = float(r["latency_us"]) / 1e6, f"{r['lib_version']} {r['nccl_dtype']}"
+        yield Row("nccl_collectives", r["system"], op, n, message, seconds, library, label, series=series)
 
 
 def custom(path: Path) -> Iterator[Row]:
@@ -72,7 +81,11 @@ def custom(path: Path) -> Iterator[Row]:
         why = "launched eagerly: the host sets the time" if source.endswith("eager") else ""
         label = f"{r['backend_fw']} {r['fw_version']} {source} {n} GPUs {int(size)} B"
         seconds = float(r["latency_us"]) / 1e6
-        yield Row("custom_allreduce", r["system"], "all_reduce", n, size, seconds, engine, label, True, why)
+        run = f"{r['backend_fw']} {r['fw_version']}"
+        series = f"{run} {source.partition('_MNNVL')[0]}"
+        yield Row(
+            "custom_allreduce", r["system"], "all_reduce", n, size, seconds, engine, label, True, why, series, run
+        )
 
 
 def payload(kind: str, dtype: str, hidden: int) -> float:
@@ -86,16 +99,20 @@ def payload(kind: str, dtype: str, hidden: int) -> float:
 def nvlink_a2a(path: Path) -> Iterator[Row]:
     for r in read(path):
         n, tokens, hidden = int(r["moe_ep_size"]), int(r["num_tokens"]), int(r["hidden_size"])
-        kind, source = r["op_name"].removeprefix("alltoall_"), r["kernel_source"]
+        op, source = r["op_name"].removeprefix("alltoall_"), r["kernel_source"]
+        kind = "combine" if op == "combine_low_precision" else op
         library = {"NVLinkOneSided": "one_sided", "NVLinkTwoSided": "two_sided"}[source]
+        dtype = r["moe_dtype"] if op != "combine" else "bfloat16"
+        if library == "two_sided" and dtype == "nvfp4":  # moves values and scales as two tensors
+            library = "two_sided_fp4"
         why = "" if kind in ("dispatch", "combine") else f"{kind} is a kernel of its own and no collective"
-        dtype = r["moe_dtype"] if kind == "dispatch" else "bfloat16"
         # balanced: the tokens' experts sit on as many ranks as there are
         size = tokens * min(int(r["topk"]), n) * (n - 1) / n * payload(kind, dtype, hidden)
-        label = f"{source} {kind} {r['moe_dtype']} {n} GPUs {tokens} tokens"
+        series = f"{source} {op} {r['moe_dtype']}"
+        label = f"{series} {n} GPUs {tokens} tokens"
         kind = kind if not why else "dispatch"
         seconds = float(r["latency_us"]) / 1e6
-        yield Row("alltoall_nvlink_trtllm", r["system"], kind, n, size, seconds, library, label, why=why)
+        yield Row("alltoall_nvlink_trtllm", r["system"], kind, n, size, seconds, library, label, False, why, series)
 
 
 def deepep(path: Path, table: str) -> Iterator[Row]:
@@ -119,9 +136,10 @@ def deepep(path: Path, table: str) -> Iterator[Row]:
                     why = "fewer experts than SMs: SMs are dealt to experts, of which a message knows nothing"
             size = tokens * copies * (n - 1) / n * payload(kind, "default", hidden)
             library = f"deepep_normal_{kind}" if normal else f"deepep_ll_{kind}"
-            label = f"{kind} {n} GPUs hidden {hidden} top {topk} of {experts} {tokens} tokens"
+            series = f"hidden {hidden} top {topk} of {experts} {r.get('dispatch_sms', '')}"
+            label = f"{kind} {n} GPUs {series} {tokens} tokens"
             system = r["system"] if nodes == 1 else f"{r['system']} x{nodes}"
-            yield Row(table, system, kind, n, size, us / 1e6, library, label, why=why)
+            yield Row(table, system, kind, n, size, us / 1e6, library, label, False, why, series)
 
 
 def engine_a2a(path: Path) -> Iterator[Row]:
@@ -132,10 +150,12 @@ def engine_a2a(path: Path) -> Iterator[Row]:
         copies = topk if low else distinct_ranks(int(r["num_experts"]), n, topk)
         size = int(r["num_tokens"]) * copies * (n - 1) / n * payload(kind, r["comm_dtype"], hidden)
         why = "DeepEP V2 is another library" if "_v2_" in backend else ""
-        label = f"{backend} {kind} {r['comm_dtype']} hidden {hidden} top {topk} of {r['num_experts']} {r['num_tokens']}"
+        series = f"{backend} {kind} {r['comm_dtype']} hidden {hidden} top {topk} of {r['num_experts']} {r['sms']}"
+        series = f"{r['backend_fw']} {r['fw_version']} {series}"
+        label = f"{series} {r['num_tokens']}"
         library = f"deepep_ll_{kind}" if low else f"deepep_normal_{kind}"
         seconds = float(r["latency_us"]) / 1e6
-        yield Row("moe_a2a_deepep", r["system"], kind, n, size, seconds, library, label, why=why)
+        yield Row("moe_a2a_deepep", r["system"], kind, n, size, seconds, library, label, False, why, series)
 
 
 HARDWARE = {"H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm", "GB200": "gb200", "GB300": "gb300"}
@@ -207,8 +227,7 @@ def rows(data: Path) -> list[Row]:
 def fabric(system: str) -> Any:
     name, _, nodes = system.partition(" x")
     gpu, spec = MACHINES[name]
-    inside = spec if not nodes else f"cluster-{nodes}"
-    return parse_topology(inside).build(load_gpu(gpu)), load_gpu(gpu)
+    return parse_topology(f"cluster-{nodes}" if nodes else spec).build(load_gpu(gpu)), load_gpu(gpu)
 
 
 def collectives(row: Row, constants: FabricConstants) -> Collectives:
