@@ -21,7 +21,7 @@ from sim.model import DenseFfn, GroupedQueryAttention, LatentAttention, Layer, L
 from sim.ops_compute import Attend, Project
 from sim.placement import Placement
 from sim.program import ComputeOp, Work
-from sim.validate.collective_rows import predict, single
+from sim.validate.collective_rows import MACHINES, Row as Message, predict, single
 from sim.validate.names import names
 from sim.validate.result import Group, Outcome
 from sim.workload import Phase, Precision, Sequences
@@ -50,7 +50,7 @@ def kernel_groups(path: Path, kernels: Callable[[Gpu], Kernels], constants: obje
 
 def collectives(path: Path, sources: dict[str, str], constants: object) -> tuple[Outcome, ...]:
     """Collectives and exchanges of ``kernels.csv``."""
-    measured = list(single(path))
+    measured = [r if r.why or known(r) else r._replace(why="the catalogue does not have the GPU") for r in single(path)]
     predicted = predict(measured, constants)  # type: ignore[arg-type]
     found = []
     for row in measured:
@@ -62,6 +62,11 @@ def collectives(path: Path, sources: dict[str, str], constants: object) -> tuple
             Outcome(name, text, sources[name], us, None if seconds is None else 1e6 * float(seconds), "us", row.why)
         )
     return tuple(found)
+
+
+def known(row: Message) -> bool:
+    """Whether the catalogue has the machine."""
+    return row.system.split(" ")[0] in MACHINES
 
 
 def _outcome(row: Row, kernels: Callable[[Gpu], Kernels]) -> Outcome:
