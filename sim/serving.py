@@ -61,13 +61,24 @@ def time_per_token(
 
 
 def time_to_first_token(
-    step: Number, prefill: Number, batch: Number, isl: Number, osl: Number, lockstep: Number, constants: ServingConstants
+    step: Number,
+    prefill: Number,
+    batch: Number,
+    isl: Number,
+    osl: Number,
+    lockstep: Number,
+    waiting: Number,
+    constants: ServingConstants,
 ) -> Number:
-    """Seconds from a request to its first token, when the cache has room for all requests; see ``time_per_token``."""
+    """Seconds from a request to its first token; see ``time_per_token``.
+
+    ``waiting`` requests find no room in the cache: each of them waits until as many others have been answered.
+    """
     c = constants
     if lockstep:
         ahead = c.wait_lockstep * larger(batch - 1, 0)
     else:
         busy = smaller(larger(batch - 1, 0) * prefill / (osl * step + 1e-30), 1.0)
         ahead = c.wait * larger(batch - 1, 0) * busy
-    return c.front_end + c.front_end_per_token * isl + prefill * (1 + ahead) + c.first_steps * step
+    queue = waiting / batch * osl * time_per_token(step, prefill, batch, osl, lockstep, c)
+    return c.front_end + c.front_end_per_token * isl + prefill * (1 + ahead) + c.first_steps * step + queue

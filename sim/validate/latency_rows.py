@@ -74,12 +74,19 @@ def _count(row: Row, key: str, default: int | None = None) -> int:
     return max(1, round(value))
 
 
+def single(row: Row) -> Run:
+    """The layout of a row whose figure is a line over the context."""
+    return read({**row, "isl": "1024", "osl": "128", "concurrency": "1", "tpot_or_itl_ms": "1"})
+
+
 def read(row: Row) -> Run:
     """A row as a run. Raises ``Unusable`` with the reason."""
     if _number(row["tpot_or_itl_ms"]) is None:
         raise Unusable("the figure is not a time per output token")
     if row["spec_decode"] not in ("", "none"):
         raise Unusable("speculative decoding with an acceptance that only the run knows")
+    if not row["tp"] and not row["dp_attn"]:
+        raise Unusable("the row does not say the layout")
     sustained = row["osl"].startswith("30 s")
     isl = 1 if row["isl"] == "0" else _count(row, "isl")
     osl = SUSTAINED if sustained else _count(row, "osl")

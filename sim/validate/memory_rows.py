@@ -96,7 +96,8 @@ def kv_bytes(model: Model, strategy: Strategy, precision: Precision, engine: str
     return total * float(lane.kv_tokens(None)) / TOKENS
 
 
-def _precision(row: Row, model: Model) -> Precision:
+def memory_precision(row: Row, model: Model) -> Precision:
+    """Formats of a row's checkpoint and cache."""
     kv = row["kv_dtype"] or "bf16"
     if row["attn"] == "MLA+DSA" and kv == "fp8":
         kv = "fp8_ds_mla"  # both engines pack the latent of sparse attention
@@ -121,7 +122,7 @@ def _kv(row: Row) -> Outcome:
     measured = float(row["observed_B_per_token_rank"])
     try:
         model = shape(row)
-        found = kv_bytes(model, layout(row), _precision(row, model), row["engine"])
+        found = kv_bytes(model, layout(row), memory_precision(row, model), row["engine"])
     except InputError as error:
         return _outcome(row, "KV", measured, "B", None, str(error))
     return _outcome(row, "KV", measured, "B", found)
@@ -137,7 +138,7 @@ def _weights(row: Row) -> Outcome:
         return _outcome(row, "weights", measured, "B", None, "the row does not say the format or the number of ranks")
     try:
         model = shape(row)
-        placement = Placement(model, layout(row), _precision(row, model))
+        placement = Placement(model, layout(row), memory_precision(row, model))
         found = max(sum(placement.weights(0, rank).values()) for rank in range(placement.cut.mesh.size))
     except InputError as error:
         return _outcome(row, "weights", measured, "B", None, str(error))

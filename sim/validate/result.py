@@ -24,6 +24,8 @@ class Outcome(NamedTuple):
     unit: str
     why: str = ""
     """Why there is no prediction."""
+    tolerance: float | None = None
+    """Largest error that whoever chose the row allows."""
 
     @property
     def error(self) -> float:
@@ -59,6 +61,8 @@ class GroupReport(Noun):
     median_ape: float | None
     mean_ape: float | None
     bias: float | None
+    within: int | None = None
+    """Rows inside their own tolerance, where rows have one."""
     failures: dict[str, int]
     """Rows without a prediction, by reason."""
     worst: tuple[WorstRow, ...]
@@ -85,6 +89,9 @@ def report(group: Group) -> GroupReport:
         median_ape=median(map(abs, errors)) if errors else None,
         mean_ape=mean(map(abs, errors)) if errors else None,
         bias=mean(errors) if errors else None,
+        within=sum(abs(o.error) <= (o.tolerance or 0.0) for o in covered)
+        if any(o.tolerance for o in group.outcomes)
+        else None,
         failures=dict(sorted(Counter(o.why for o in group.outcomes if o.predicted is None).items())),
         worst=tuple(_worst(o) for o in far),
     )
