@@ -7,36 +7,37 @@ GPU left out. ``--fit`` writes ``sim/data/engines/any.yaml``; same bytes every t
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import numpy as np
 from engine_fit import Array, Constant, Linear, fit, solve
 
-from sim.engines import Engine, EngineCollectives, EngineKernels, load_engine
-from sim.constants_fabric import load_fabric_constants
-from sim.kernels import Kernels, load_constants
+from sim.engines import Engine, engine_collectives, engine_kernels, load_engine
+from sim.run import fabric
 from sim.serving import time_per_token
 from sim.step import Machine
 from sim.validate.cases import Case
-from sim.validate.floors import floors
+from sim.validate.csv_rows import read_rows
+from sim.validate.groups import library
 from sim.validate.names import SHIPPED
-from sim.validate.runs import read_runs
-from sim.validate.screen import screen
-from sim.validate.step_times import Plan, plan, step_times
+from sim.validate.serving_rows import read
+from sim.validate.step_times import Plan, step_times
 
 TPOT = [
-    Constant("launch.gemm", 1.0, 0.2, 3.0),
-    Constant("launch.decode_attention", 1.0, 0.2, 3.0),
-    Constant("launch.mla_decode", 1.0, 0.2, 3.0),
-    Constant("launch.experts", 1.0, 0.2, 3.0),
-    Constant("launch.elementwise", 1.0, 0.2, 5.0),
-    Constant("launch.recurrence", 15.0, 0.2, 40.0),
-    Constant("launch.index", 5.0, 0.2, 20.0),
-    Constant("launch.host", 1.0, 0.1, 10.0),
-    Constant("skew", 0.9, 0.6, 1.0),
-    Constant("uneven", 0.5, 0.0, 2.0),
+    Constant("kernels.launch.gemm", 0.84, 0.2, 2.0),
+    Constant("kernels.launch.decode_attention", 0.84, 0.2, 2.0),
+    Constant("kernels.launch.mla_decode", 0.84, 0.2, 3.0),
+    Constant("kernels.launch.experts", 0.57, 0.1, 2.0),
+    Constant("kernels.time.prefill_attention+mla_prefill", 0.91, 0.3, 2.0),
+    Constant("kernels.elementwise.launch", 1.5e-6, 0.2e-6, 6e-6),
+    Constant("kernels.recurrence.launch", 26e-6, 1e-6, 80e-6),
+    Constant("kernels.index.launch", 64e-6, 1e-6, 120e-6),
+    Constant("kernels.host.step", 320e-6, 20e-6, 2e-3),
+    Constant("kernels.host.sequence", 5.5e-6, 0.1e-6, 30e-6),
+    Constant("kernels.quantise", 2e-6, 0.0, 6e-6),
+    Constant("kernels.routing.skew", 0.9, 0.6, 1.0),
+    Constant("kernels.routing.uneven", 0.5, 0.0, 2.0),
     Constant("collective_latency", 1.2, 0.5, 3.0),
     Constant("serving.interference", 0.9, 0.1, 2.0),
     Constant("serving.interference_lockstep", 0.5, 0.1, 2.0),
@@ -47,8 +48,12 @@ def with_values(base: Engine, constants: list[Constant], values: Array) -> Engin
     """An engine with these values of the fitted constants."""
     data = base.model_dump()
     for constant, value in zip(constants, values, strict=True):
-        where, _, last = constant.name.rpartition(".")
-        (data[where] if where else data)[last] = float(value)
+        *where, last = constant.name.split(".")
+        place = data
+        for key in where:
+            place = place[key]
+        for name in last.split("+"):
+            place[name] = float(value)
     return Engine.model_validate(data)
 
 
@@ -58,20 +63,15 @@ class Predictor:
     def __init__(self, plans: list[Plan], base: Engine):
         self.plans, self.base = plans, base
         self.measured = np.array([p.run.tpot for p in plans])
-        self._fabrics: dict = {}
         self._collectives: dict = {}
 
     def machine(self, item: Case, constants: Engine) -> Machine:
-        key = (item.gpu.name, item.topology.kind)
-        if key not in self._fabrics:
-            kernels = Kernels(item.gpu, load_constants(item.gpu.constants))
-            self._fabrics[key] = (item.topology.build(item.gpu), kernels)
-        fabric, kernels = self._fabrics[key]
-        wanted = (key, item.engine, constants.collective_latency)
-        if wanted not in self._collectives:
-            named = constants.model_copy(update={"name": item.engine})
-            self._collectives[wanted] = EngineCollectives(fabric, item.gpu, load_fabric_constants(), named)
-        return Machine(EngineKernels(kernels, constants), self._collectives[wanted])
+        whose = library(item.engine)
+        key = (item.gpu.name, item.topology.kind, whose, constants.collective_latency)
+        if key not in self._collectives:
+            built = fabric(item.gpu, item.topology)
+            self._collectives[key] = engine_collectives(built, item.gpu, constants, whose)
+        return Machine(engine_kernels(item.gpu, constants, whose), self._collectives[key])
 
     def tpot(self, constants: Engine) -> Array:
         times = step_times(self.plans, lambda item: self.machine(item, constants))
@@ -99,7 +99,7 @@ def left_out(predictor: Predictor, model: Linear, key: Callable[[Plan], Hashable
         out = np.array([n == name for n in names])
         values = solve(model, ~out, TPOT)
         part = Predictor([p for p, left in zip(predictor.plans, out, strict=True) if left], predictor.base)
-        part._fabrics, part._collectives = predictor._fabrics, predictor._collectives
+        part._collectives = predictor._collectives
         ratios[out] = np.exp(part.residuals(values))
         show(f"  without {name}", ratios[out])
     return ratios
@@ -111,10 +111,8 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="fit the constants and write them")
     parser.add_argument("--leave-out", action="store_true", help="also fit without each model and without each GPU")
     options = parser.parse_args()
-    with (options.data / "end_to_end.csv").open(newline="") as file:
-        runs = read_runs(csv.DictReader(file))
-    plans = plan(runs)
-    screened = screen(runs, floors(plans), names_shape)
+    measured = read(read_rows(options.data / "end_to_end.csv"))
+    plans, screened = measured.plans, measured.screen
     for reason, count in screened.counts().items():
         print(f"{count:5} {reason}")
     predictor = Predictor([p for p in plans if p.case and screened.keeps(p.run)], load_engine("any"))
@@ -137,12 +135,6 @@ def groups(predictor: Predictor, ratios: Array) -> None:
         found.setdefault((p.case.model.name, r.system, r.engine, r.weights), []).append(ratio)
     for key, members in sorted(found.items()):
         show(" ".join(key)[:36], np.array(members))
-
-
-def names_shape(run) -> str:
-    from sim.validate.names import names
-
-    return names().drafts(run.model)
 
 
 if __name__ == "__main__":

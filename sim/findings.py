@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from sim.evaluate import BUBBLE, WAITING, Evaluation
+from sim.kernels import Kernels
 from sim.model import Attention, Model, MoeFfn
 from sim.report import LayoutReport
 from sim.units import format_bytes, format_count, format_seconds
@@ -201,10 +202,19 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
         lines.append("messages of several groups on one link at a time; --granularity flows lets them share it")
     if "ib_switch" in kinds:
         lines.append("other traffic on the network, and adaptive routing")
-    gpu = evaluations[0].machine.kernels.gpu
-    if not gpu.name.startswith(gpu.constants):
-        lines.append(f"measurements of the {gpu.name}: its kernels reach the fractions measured on the {gpu.constants}")
+    lines += _borrowed(evaluations[0].machine.kernels)
     longest = max(length for _, length in workload.sequences.groups)
     if model.max_context and longest > model.max_context:
         lines.append(f"what the model does beyond the {model.max_context:,} positions that its checkpoint states")
     return (*lines, *model.not_modelled)
+
+
+def _borrowed(kernels: Kernels) -> list[str]:
+    """What stands in for measurements that this GPU does not have."""
+    gpu, constants = kernels.gpu, kernels.constants
+    if not gpu.name.startswith(gpu.constants):
+        return [f"measurements of the {gpu.name}: its kernels reach the fractions measured on the {gpu.constants}"]
+    if constants.borrowed:
+        what = ", ".join(family.replace("_", " ") for family in constants.borrowed)
+        return [f"some measurements of the {gpu.name}: {what} as on the {constants.nearest}"]
+    return []

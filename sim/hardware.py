@@ -39,6 +39,8 @@ class Gpu(Noun):
     """HBM (or GDDR), bytes/s."""
     peak: dict[str, Annotated[float, Field(gt=0)]]
     """Dense matrix rate in FLOP/s by the formats of ``RATES``; a rate that is absent is not in hardware."""
+    multiprocessors: int = Field(132, ge=1, le=1024)
+    """Streaming multiprocessors, over which kernels spread their tiles; those of an H100 unless said."""
     nvlink: NvLink | None = None
     pcie_bandwidth: Rate
     """Bytes/s in one direction over the slot."""

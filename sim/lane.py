@@ -12,7 +12,7 @@ from typing import Any
 from sim.cut import Cut, Dim
 from sim.model import Attention, LinearAttention
 from sim.program import Chunk, CommunicationOp, Value
-from sim.workload import Number, Phase, Precision, Sequences, smaller
+from sim.workload import Number, Phase, Precision, Sequences, larger, smaller
 
 
 class Lane:
@@ -160,6 +160,13 @@ class Lane:
             inside = length if window is None else smaller(length, window)
             total = total + n * (inside * (inside + 1) // 2 + (length - inside) * inside)
         return total
+
+    def longest(self, window: int | None, chunk: Chunk = ()) -> Number:
+        """Keys that the last query of a prompt sees, the most of this rank's sequences."""
+        longest: Number = 0
+        for _, length in self.sequences(chunk).groups:
+            longest = larger(longest, length if window is None else smaller(length, window))
+        return longest
 
     def kv_heads(self, attention: Attention) -> int:
         """KV heads that this rank caches."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sim import shapes
 from sim.cut import Dim
 from sim.lane import Lane
 from sim.model import Attention, GroupedQueryAttention, LatentAttention, LinearAttention, MoeFfn, TensorShape
-from sim.program import ComputeOp, Routing, Work
+from sim.program import ComputeOp, Work
 from sim.workload import Number
 
 
@@ -28,7 +29,7 @@ class Elementwise(ComputeOp):
         for value in (*self.inputs, *self.outputs):
             stacked = lane.cut.mesh.count(value.stacked) if value.stacked else 1
             total = total + lane.rows(value) * _features(lane, value.dims) * stacked
-        return Work("elementwise", io_bytes=total * lane.activation)
+        return Work(shapes.Elementwise(), io_bytes=total * lane.activation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ class Project(ComputeOp):
             width = _features(lane, y.dims)
             n += width
             weight_bytes += lane.precision.of(tensor.part, tensor.quantised).bytes(k * width)
-        rate = lane.precision.of(self.weights[0].part, self.weights[0].quantised).rate
+        fmt = lane.precision.of(self.weights[0].part, self.weights[0].quantised)
         io = rows * (k + n) * lane.activation
-        return Work("gemm", 2 * rows * k * n, rate, weight_bytes, io_bytes=io)
+        return Work(shapes.Gemm(rows, n, k), 2 * rows * k * n, fmt.name, weight_bytes, io_bytes=io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class HeadProject(ComputeOp):
         fmt = lane.precision.of(self.weight.part, self.weight.quantised)
         rows = lane.rows(x)
         io = rows * heads * (x.dims[1].size + y.dims[1].size) * lane.activation
-        return Work("gemm", 2 * rows * heads * k * n, fmt.rate, fmt.bytes(heads * k * n), io_bytes=io)
+        shape = shapes.Gemm(rows, n, k, heads)
+        return Work(shape, 2 * rows * heads * k * n, fmt.name, fmt.bytes(heads * k * n), io_bytes=io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class ExpandLatent(ComputeOp):
         rows, n = lane.rows(x), heads * (a.nope_dim + a.v_head_dim)
         fmt = lane.precision.of("attention", True)
         io = rows * (a.kv_lora_rank + n) * lane.activation
-        return Work("gemm", 2 * rows * a.kv_lora_rank * n, fmt.rate, fmt.bytes(a.kv_lora_rank * n), io_bytes=io)
+        k = a.kv_lora_rank
+        return Work(shapes.Gemm(rows, n, k), 2 * rows * k * n, fmt.name, fmt.bytes(k * n), io_bytes=io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class AppendKv(ComputeOp):
         for value in self.inputs:
             moved = moved + lane.rows(value) * _features(lane, value.dims)
         written = lane.appended(self.inputs[0].chunk) * lane.kv_bytes_per_token(self.attention)
-        return Work("elementwise", kv_bytes=written, io_bytes=2 * moved * lane.activation)
+        return Work(shapes.Elementwise(), kv_bytes=written, io_bytes=2 * moved * lane.activation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class Index(ComputeOp):
             pairs = tokens * lane.query_tokens
         io = lane.rows(q) * index.heads * index.head_dim * lane.activation
         flops = 2 * index.heads * index.head_dim * pairs
-        return Work("index", flops, "fp8", 0, tokens * index.token_bytes, io, lane.sequences(q.chunk).count)
+        return Work(shapes.TokenIndex(lane.sequences(q.chunk).count), flops, "fp8", 0, tokens * index.token_bytes, io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ class Recur(ComputeOp):
         for value in (*self.inputs, *self.outputs):
             io = io + rows * _features(lane, value.dims) * lane.activation
         flops = 6 * rows * heads * a.key_dim * a.value_dim
-        return Work("recurrence", flops, "bf16", 0, 2 * state, io)
+        return Work(shapes.Recurrence(lane.sequences(v.chunk).count), flops, "bf16", 0, 2 * state, io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +202,25 @@ class Attend(ComputeOp):
         a, heads = self.attention, lane.size(q.dims[0])
         qk, v = self.dims(lane)
         io = lane.rows(q) * heads * (qk + v) * lane.activation
-        rate = "fp8" if lane.precision.kv.bits <= 8 else "bf16"
+        number = "fp8" if lane.precision.kv.bits <= 8 else "bf16"
+        sequences = lane.sequences(q.chunk)
         kv_heads = lane.kv_heads(a)
         if lane.phase == "prefill":
             index = a.index if isinstance(a, LatentAttention) else None
             pairs = lane.pairs(index.top_k if index else a.window, q.chunk)
             kv = lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else heads * (qk + v))
-            return Work("prefill_attention", 2 * heads * (qk + v) * pairs, rate, io_bytes=io + kv * lane.activation)
+            kind = shapes.LatentPrefill if a.kind == "mla" else shapes.PrefillAttention
+            span = lane.longest(index.top_k if index else a.window, q.chunk)
+            keys = kv_heads if a.kind == "gqa" else heads
+            shape = kind(sequences.count, heads, keys, (qk + v) / 2, lane.rows(q), pairs, span)
+            return Work(shape, 2 * heads * (qk + v) * pairs, number, io_bytes=io + kv * lane.activation)
         sparse = a.index if isinstance(a, LatentAttention) else None
         tokens = lane.selected(sparse.top_k, q.chunk) if sparse else lane.kv_tokens(a.window, q.chunk)
         flops = 2 * heads * (qk + v) * tokens * lane.query_tokens
-        family = "mla_decode" if a.kind == "mla" else "decode_attention"
+        decode = shapes.LatentDecode if a.kind == "mla" else shapes.DecodeAttention
         kv_bytes = tokens * lane.latent_bytes_per_token(a)
-        return Work(family, flops, rate, 0, kv_bytes, io, lane.sequences(q.chunk).count * kv_heads)
+        read = decode(sequences.count, heads, kv_heads, tokens, lane.query_tokens)
+        return Work(read, flops, number, 0, kv_bytes, io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +239,21 @@ class Experts(ComputeOp):
     def work(self, lane: Lane) -> Work:
         """6·rows·H·F FLOPs; the weights of the slots that are hit."""
         x, dim = self.inputs[0], lane.cut.dim("experts", self.ffn.experts)
-        slots = lane.size(dim)
+        held = lane.size(dim)
         tokens = lane.rows_over((), x.chunk)  # every token of the group
-        rows = tokens * self.ffn.top_k * slots / dim.size * self.imbalance
-        hit = slots * (1 - (1 - self.ffn.top_k / dim.size) ** tokens)
+        choices = self.ffn.top_k
+        rows = tokens * choices * held / dim.size * self.imbalance
+        hit = held * (1 - (1 - choices / dim.size) ** tokens)
         width = lane.size(lane.cut.dim("expert_ffn", self.ffn.width))
         hidden = x.dims[0].size
         halves = 3 if self.ffn.gated else 2
         fmt = lane.precision.of("routed_experts", True)
         elements = halves * hidden * width
         io = rows * (2 * hidden + halves * width) * lane.activation
-        routing = Routing(tokens, slots, -(-dim.size // slots) if slots else 1)
-        return Work("experts", 2 * rows * elements, fmt.rate, hit * fmt.bytes(elements), 0, io, hit, rows, routing)
+        exchanged = self.inputs[1].tokens != x.tokens  # the router saw other tokens than arrive here
+        slots = rows if exchanged else tokens * choices
+        shape = shapes.GroupedGemm(rows, hit, slots, hidden, width, held, dim.size, choices)
+        return Work(shape, 2 * rows * elements, fmt.name, hit * fmt.bytes(elements), 0, io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,5 +261,5 @@ class Host(ComputeOp):
     """What the engine does between two steps on the host: scheduling, sampling bookkeeping, graph launch."""
 
     def work(self, lane: Lane) -> Work:
-        """No FLOPs; one unit per sequence."""
-        return Work("host", units=lane.sequences().count)
+        """No FLOPs; a share per sequence."""
+        return Work(shapes.Host(lane.sequences().count))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sim.cut import EVERYWHERE, Dim, Only
 from sim.model import Layer
+from sim.shapes import FAMILIES, Shape
 from sim.workload import Number
 
 if TYPE_CHECKING:
@@ -44,29 +45,22 @@ class Value(NamedTuple):
         return not (self.partial or self.shares or self.stacked)
 
 
-class Routing(NamedTuple):
-    """Who chooses among a rank's experts: the tokens of the whole group, over ``ranks`` ranks with ``slots`` each."""
-
-    tokens: Number
-    slots: int
-    ranks: int
-
-
 class Work(NamedTuple):
     """What one compute operation asks of one GPU. FLOPs and bytes are per rank."""
 
-    family: str
-    """Which kernel model prices it."""
+    shape: Shape
+    """What it computes; says which kernel model prices it."""
     flops: Number = 0
-    rate: str = "bf16"
+    format: str = "bf16"
+    """Number format of its weights, or of the cache that it reads."""
     weight_bytes: Number = 0
     kv_bytes: Number = 0
     io_bytes: Number = 0
-    units: Number = 0
-    """(sequence, KV head) pairs for attention, experts hit for a grouped GEMM, sequences for the host."""
-    rows: Number = 0
-    """Rows of a grouped GEMM."""
-    routing: Routing | None = None
+
+    @property
+    def family(self) -> str:
+        """Name of the kernel model."""
+        return FAMILIES[type(self.shape)]
 
 
 class Message(NamedTuple):

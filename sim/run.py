@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from sim.collectives import Collectives
+from sim.collectives import ENGINE
 from sim.constants_fabric import load_fabric_constants
+from sim.engines import ANY, Engine, engine_collectives, engine_kernels, load_engine
 from sim.errors import LayoutError
 from sim.evaluate import Evaluation
+from sim.fabric import Fabric
 from sim.findings import findings, left_out
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
@@ -34,10 +36,25 @@ def load(path: str | Path) -> Scenario:
 
 
 @lru_cache(maxsize=8)
-def machine(gpu: Gpu, topology: Topology) -> Machine:
-    """Kernels and collectives of a GPU on a topology; kept, because many layouts run on one machine."""
-    kernels = Kernels(gpu, load_constants(gpu.constants))
-    return Machine(kernels, Collectives(topology.build(gpu), gpu, load_fabric_constants()))
+def fabric(gpu: Gpu, topology: Topology) -> Fabric:
+    """The graph of a machine."""
+    return topology.build(gpu)
+
+
+@lru_cache(maxsize=32)
+def machine(gpu: Gpu, topology: Topology, library: str = ENGINE, engine: Engine | None = None) -> Machine:
+    """Kernels and collectives of a GPU on a topology; kept, because many layouts run on one machine.
+
+    Parameters
+    ----------
+    library
+        Whose kernels and collectives run: ``trtllm``, ``vllm`` or ``sglang``.
+    engine
+        Constants of the engine; those of all engines together if not given.
+    """
+    engine = engine or load_engine(ANY)
+    collectives = engine_collectives(fabric(gpu, topology), gpu, engine, library)
+    return Machine(engine_kernels(gpu, engine, library), collectives)
 
 
 def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:

@@ -124,7 +124,9 @@ class UnitMachine:
     def cost(self, what, ranks=()):
         """Of an operation's work, or of a kind of collective."""
         if isinstance(what, Work):
-            per = {"decode_attention": self.attention * what.units, "gemm": self.gemm}.get(what.family, 0.0)
+            per = self.gemm if what.family == "gemm" else 0.0
+            if what.family == "decode_attention":
+                per = self.attention * what.shape.sequences * what.shape.kv_heads
             return Cost(per, 0.0, per, 0.0, 0.0)
         fields = dict.fromkeys(CollectiveCost._fields, 0.0) | {"algorithm": "unit", "tier": "unit"}
         fields |= {"alpha": self.fixed.get(what, 0.0), "seconds_per_byte": self.per_byte.get(what, 0.0)}

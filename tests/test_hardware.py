@@ -8,17 +8,21 @@ from pydantic import ValidationError
 from sim.catalog_gpus import gpu_names, load_gpu
 from sim.errors import InputError
 from sim.hardware import Gpu, NvLink
+from sim.kernels import constant_names
 
-FITTED = {"h100", "h200", "b200"}
+FITTED = set(constant_names())
 
 
 @pytest.mark.parametrize("name", gpu_names())
 def test_every_figure_of_every_gpu_has_a_source(name: str) -> None:
     gpu = load_gpu(name)
-    figures = {"memory_bytes", "bandwidth", "peak", "pcie_bandwidth"} | ({"nvlink"} if gpu.nvlink else set())
+    figures = {"memory_bytes", "bandwidth", "peak", "multiprocessors", "pcie_bandwidth"} | (
+        {"nvlink"} if gpu.nvlink else set()
+    )
     assert gpu.name == name
     assert figures <= set(gpu.sources)
     assert gpu.constants in FITTED
+    assert 60 <= gpu.multiprocessors <= 200
 
 
 @pytest.mark.parametrize("name", gpu_names())
@@ -30,7 +34,7 @@ def test_narrower_formats_are_never_slower(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(FITTED))
 def test_borrowed_constants_are_said_in_the_notes(name: str) -> None:
-    own = {"h100": "h100-sxm", "h200": "h200-sxm", "b200": "b200-sxm"}[name]
+    own = next(n for n in (f"{name}-sxm", f"{name}-sxm-80gb", name) if n in gpu_names())
     borrowers = [load_gpu(n) for n in gpu_names() if load_gpu(n).constants == name and n != own]
     for gpu in borrowers:
         assert gpu.name == "h100-pcie" or any(name.upper() in note for note in gpu.notes)

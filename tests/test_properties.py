@@ -17,6 +17,7 @@ from sim import engine
 from sim.collectives import Collectives
 from sim.constants_fabric import load_fabric_constants
 from sim.kernels import Kernels, load_constants
+from sim.kernels.constants import FAMILIES
 from sim.lower import lower
 from sim.ops_communication import AllGather, AllReduce, ExchangeShares, ReduceScatter
 from sim.ownership import Ownership
@@ -207,9 +208,8 @@ def _faster(what: str) -> tuple[Machine, Machine]:
         changed = gpu.model_copy(update={"nvlink": links})
     else:
         families = {
-            name: family.model_copy(update={"launch": family.launch / 2})
-            for name in type(constants).model_fields
-            if hasattr(family := getattr(constants, name), "launch")
+            family: tuple(fit.model_copy(update={"launch": fit.launch / 2}) for fit in constants.fits(family))
+            for family in FAMILIES
         }
         quicker = constants.model_copy(update=families)
     return tuple(

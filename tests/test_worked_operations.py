@@ -177,14 +177,14 @@ def test_rows_of_one_expert():
     placed = placement(R1, "wide_ep", dp=64)
     experts = figures(placed, Workload(batch=128 * 64, context=10), layer=1)["ffn.experts"]
     slots = lane(placed, Workload(batch=1, context=1)).size(placed.cut.dim("experts", 256))
-    assert experts.rows / slots == KNOWN["moe_gemm_m"]["B=128/GPU,64 GPUs"]
+    assert experts.shape.rows / slots == KNOWN["moe_gemm_m"]["B=128/GPU,64 GPUs"]
 
 
 @pytest.mark.parametrize(("tokens", "expected"), KNOWN["expected_active_experts"].items())
 def test_expected_distinct_experts(tokens, expected):
     placed = placement(R1, "tp", tp=1)
     experts = figures(placed, Workload(batch=int(tokens), context=10), layer=1)["ffn.experts"]
-    assert experts.units == pytest.approx(expected, rel=1e-13)
+    assert experts.shape.hit == pytest.approx(expected, rel=1e-13)
     assert experts.weight_bytes == pytest.approx(expected * 2 * KNOWN["ds_expert_params"], rel=1e-13)
 
 

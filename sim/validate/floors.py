@@ -21,7 +21,7 @@ from sim.validate.step_times import Plan, step_times
 
 
 class PeakKernels(Kernels):
-    """Every operation at its data-sheet floor."""
+    """Every operation at its data-sheet floor, but with experts chosen as engines see it."""
 
     def __init__(self, gpu: Gpu):
         super().__init__(gpu, load_constants(gpu.constants))

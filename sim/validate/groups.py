@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from sim.collectives import ENGINE
 from sim.constants_fabric import load_fabric_constants
 from sim.engines import load_engine
 from sim.errors import InputError
 from sim.hardware import Gpu
-from sim.kernels import Kernels, load_constants
+from sim.kernels import TABLES, Kernels, load_constants
 from sim.run import machine
 from sim.serving import ServingConstants
 from sim.step import Machine
@@ -28,6 +29,11 @@ from sim.validate.suite import priced, suite_group
 FILES = ("suite.csv", "memory.csv", "latency.csv", "kernels.csv", "end_to_end.csv")
 
 
+def library(engine: str) -> str:
+    """Whose kernels run under an engine that a row names."""
+    return engine if engine in ("trtllm", "vllm", "sglang") else ENGINE
+
+
 class Rows:
     """The measured rows of a folder, and what the simulator says of each; a file that is missing has no rows."""
 
@@ -36,7 +42,7 @@ class Rows:
 
     def machine(self, item: Case) -> Machine:
         """The machine of a configuration, with the constants of all engines."""
-        return machine(item.gpu, item.topology)
+        return machine(item.gpu, item.topology, library(item.engine))
 
     def serving(self, engine: str) -> ServingConstants:
         """Constants of an engine's scheduler."""
@@ -44,7 +50,7 @@ class Rows:
 
     def kernels(self, gpu: Gpu) -> Kernels:
         """Kernels as they run alone, which is how kernels.csv measures them."""
-        return Kernels(gpu, load_constants(gpu.constants))
+        return Kernels(gpu, load_constants(gpu.constants), TABLES, warm=True)
 
     @cached_property
     def runs(self) -> Measured:

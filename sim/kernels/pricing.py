@@ -1,0 +1,167 @@
+"""Prices operations on one kind of GPU: finds the fit for each, asks its kernel model, and keeps the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.formats import number_format
+from sim.hardware import Gpu
+from sim.kernels.constants import EngineConstants, KernelConstants, load_engine
+from sim.kernels.cost import Cost, Device
+from sim.kernels.decode_attention import decode_attention
+from sim.kernels.experts import experts
+from sim.kernels.fit import Fit
+from sim.kernels.gemm import gemm, quantise
+from sim.kernels.prefill_attention import prefill_attention
+from sim.kernels.simple import elementwise, host
+from sim.kernels.spread import EXACT, Spread
+from sim.program import Work
+from sim.shapes import Gemm, Host
+from sim.workload import larger
+
+LIBRARIES = ("trtllm", "vllm", "sglang")
+"""Whose kernels serve, the first one that was measured."""
+MODELS: dict[str, Callable[[Work, Any, Device], Cost]] = {
+    "gemm": gemm,
+    "decode_attention": decode_attention,
+    "mla_decode": decode_attention,
+    "prefill_attention": prefill_attention,
+    "mla_prefill": prefill_attention,
+    "experts": experts,
+    "elementwise": elementwise,
+    "recurrence": elementwise,
+    "index": elementwise,
+}
+IN_ENGINE = ("elementwise", "recurrence", "index")
+"""Families that no table times; their constants are the engine's."""
+ALIKE = {
+    "fp32": ("bf16",),
+    "fp16": ("bf16",),
+    "fp8": ("fp8_block",),
+    "fp8_block": ("fp8",),
+    "fp8_group": ("fp8_block", "fp8"),
+    "mxfp8": ("fp8_block", "fp8"),
+    "int8": ("fp8",),
+    "int4": ("mxfp4",),
+    "nvfp4": ("mxfp4", "fp8"),
+    "fp4": ("nvfp4", "mxfp4", "fp8"),
+    "mxfp4": ("nvfp4", "fp8"),
+}
+"""Formats whose kernels are most like those of a format, the best first; bf16 stands at the end of every list."""
+KEPT = 200_000
+"""Answers that are kept before all are dropped."""
+
+
+class Kernels:
+    """Prices compute operations on one kind of GPU.
+
+    Parameters
+    ----------
+    gpu, constants
+        Data sheet and fits.
+    engine
+        What an engine makes of kernels; without it, the shipped constants.
+    library
+        Whose kernels run: ``trtllm``, ``vllm`` or ``sglang``. What it was not measured with comes from the others.
+    warm
+        Whether operands of the last run are still in the cache, as in the tables.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        constants: KernelConstants,
+        engine: EngineConstants | None = None,
+        library: str = LIBRARIES[0],
+        warm: bool = False,
+    ):
+        self.gpu, self.constants = gpu, constants
+        self.engine = engine or load_engine()
+        self.library, self.warm = library, warm
+        self._fits: dict[tuple[str, str], tuple[tuple[Fit, Device], ...]] = {}
+        self._known: dict[tuple[type, Work], Cost] = {}
+
+    def cost(self, work: Work) -> Cost:
+        """Seconds of one operation; also with arrays in ``work``."""
+        try:
+            found = self._known.get((type(work.shape), work))
+        except TypeError:  # arrays are not kept
+            return self._price(work)
+        if found is None:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            found = self._known[type(work.shape), work] = self._price(work)
+        return found
+
+    def spread(self, work: Work) -> Spread:
+        """How far measurements of this kind of kernel lie from the model."""
+        if work.family in (*IN_ENGINE, "host"):
+            return EXACT
+        fit, _ = self._applicable(work)[0]
+        name = " ".join((work.family, fit.library, fit.format, fit.kernel)).strip()
+        return Spread(name, fit.residual.low, fit.residual.high) if fit.residual else Spread(name, 1.0, 1.0)
+
+    def fits(self, family: str, number: str) -> tuple[tuple[Fit, Device], ...]:
+        """The fits that price a family in a format, with the device as their format sees it; the cheapest counts."""
+        key = (family, number)
+        if key not in self._fits:
+            ours = (getattr(self.engine, family),) if family in IN_ENGINE else self.constants.fits(family)
+            self._fits[key] = tuple(
+                (fit, self._device(number_format(fit.format).rate)) for fit in self._like(ours, number)
+            )
+        return self._fits[key]
+
+    def _applicable(self, work: Work) -> list[tuple[Fit, Device]]:
+        found = self.fits(work.family, work.format)
+        return [one for one in found if one[0].applies(work.shape)] or list(found)
+
+    def _device(self, rate: str) -> Device:
+        return Device(self.gpu.matrix_rate(rate), self.gpu.bandwidth, self.gpu.multiprocessors, self.warm)
+
+    def _like(self, fits: tuple[Fit, ...], number: str) -> list[Fit]:
+        """Those of the library, or of the next one, for a format, or for the one most like it that the GPU computes."""
+        formats = [n for n in (number, *ALIKE.get(number, ())) if number_format(n).rate in self.gpu.peak]
+        order = [self.library, *(name for name in LIBRARIES if name != self.library), "any"]
+        for wanted in (*formats, "bf16"):
+            for library in order:
+                if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
+                    return found
+        return list(fits[:1])
+
+    def _price(self, work: Work) -> Cost:
+        family, engine = work.family, self.engine
+        work = engine.routing.apply(work)
+        moved = work.weight_bytes + work.kv_bytes + work.io_bytes
+        floor = larger(work.flops / self.gpu.matrix_rate(number_format(work.format).rate), moved / self.gpu.bandwidth)
+        if isinstance(work.shape, Host):
+            return host(work, engine.host)
+        model = MODELS[family]
+        cost = None
+        for fit, device in self._applicable(work):
+            one = self._in_engine(work, fit, device, model(work, fit, device))
+            cost = one if cost is None else _cheaper(cost, one)
+        assert cost
+        beaten = larger(floor - cost.seconds, 0)  # a floor in another format than the fit's
+        return cost._replace(seconds=cost.seconds + beaten, floor=floor, fixed=cost.fixed + beaten)
+
+    def _in_engine(self, work: Work, fit: Fit, device: Device, cost: Cost) -> Cost:
+        """The kernel's time as a step sees it."""
+        engine, family = self.engine, work.family
+        fixed = fit.launch * (engine.launch.get(family, 1.0) - 1)
+        if isinstance(work.shape, Gemm) and number_format(fit.format).bits < 16:
+            own = quantise(work.shape, fit, device) if engine.quantise is None else engine.quantise  # type: ignore[arg-type]
+            fixed = fixed + own
+        times = engine.time.get(family, 1.0)
+        seconds, floor, own_fixed, compute, memory = cost
+        return Cost((seconds + fixed) * times, floor, (own_fixed + fixed) * times, compute * times, memory * times)
+
+
+def _cheaper(a: Cost, b: Cost) -> Cost:
+    """The one of two kernels that a library would take, at every point of a sweep."""
+    if isinstance(a.seconds, float) and isinstance(b.seconds, float):
+        return a if a.seconds <= b.seconds else b
+    import numpy as np
+
+    less = a.seconds <= b.seconds
+    return Cost(*(np.where(less, x, y) for x, y in zip(a, b, strict=True)))
