@@ -14,7 +14,9 @@ from scipy.optimize import lsq_linear
 Array = np.ndarray[Any, np.dtype[np.float64]]
 SCALE = 0.1
 """Residuals beyond this count by their size and not by their square."""
-STEPS = 5
+STEPS = 4
+CLOSE = 0.02
+"""Of a constant's start: a smaller step ends the search."""
 DIFFERENCE = 0.03
 PULL = 0.02
 """Weight, in residuals of one row in a hundred, of the wish to stay at the start: for constants that no row decides."""
@@ -42,7 +44,7 @@ def linearise(residuals: Callable[[Array], Array], at: Array, constants: list[Co
     here = residuals(at)
     columns = []
     for number, c in enumerate(constants):
-        step = DIFFERENCE * max(abs(at[number]), 0.1 * abs(c.high))
+        step = DIFFERENCE * max(at[number], 0.1 * c.high)
         step = -step if at[number] + step > c.high else step
         moved = at.copy()
         moved[number] += step
@@ -53,20 +55,20 @@ def linearise(residuals: Callable[[Array], Array], at: Array, constants: list[Co
 def solve(model: Linear, rows: Array, constants: list[Constant]) -> Array:
     """The best point for these rows in the linear model, weights of outliers repeated until they settle."""
     j, r = model.jacobian[rows], model.residuals[rows]
-    low, high = (np.array([getattr(c, side) for c in constants]) for side in ("low", "high"))
-    start = np.array([c.start for c in constants])
-    pull = np.diag(PULL * np.sqrt(len(r) / 100) / np.maximum(np.abs(start), 0.1))
-    x = model.at
+    start, low, high = (np.array([getattr(c, side) for c in constants]) for side in ("start", "low", "high"))
+    j = j * start  # constants in units of their starts: seconds and factors side by side
+    at, x = model.at / start, model.at / start
+    pull = PULL * np.sqrt(len(r) / 100) * np.eye(len(start))
     for _ in range(15):
-        left = r + j @ (x - model.at)
+        left = r + j @ (x - at)
         weight = (1 + (left / SCALE) ** 2) ** -0.25  # the square root of soft l1's
         matrix = np.concatenate([j * weight[:, None], pull])
-        target = np.concatenate([-(r - j @ model.at) * weight, pull @ start])
-        new = lsq_linear(matrix, target, (low, high)).x
-        if np.allclose(new, x, rtol=1e-5, atol=1e-7):
+        target = np.concatenate([-(r - j @ at) * weight, pull @ np.ones(len(start))])
+        new = lsq_linear(matrix, target, (low / start, high / start)).x
+        if np.allclose(new, x, rtol=1e-4):
             break
         x = new
-    return np.asarray(x)
+    return np.asarray(x * start)
 
 
 def fit(residuals: Callable[[Array], Array], constants: list[Constant], steps: int = STEPS) -> Linear:
@@ -82,7 +84,7 @@ def fit(residuals: Callable[[Array], Array], constants: list[Constant], steps: i
             if _loss(residuals(model.at + step)) <= before:
                 break
             step = step / 2
-        if np.abs(step / np.maximum(np.abs(model.at), 0.05)).max() < 0.005:
+        if np.abs(step / [c.start for c in constants]).max() < CLOSE:
             break
         model = linearise(residuals, model.at + step, constants)
     return model

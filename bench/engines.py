@@ -64,6 +64,7 @@ class Predictor:
         self.plans, self.base = plans, base
         self.measured = np.array([p.run.tpot for p in plans])
         self._collectives: dict = {}
+        self._machines: tuple[Engine, dict] = (base, {})
 
     def machine(self, item: Case, constants: Engine) -> Machine:
         whose = library(item.engine)
@@ -71,7 +72,12 @@ class Predictor:
         if key not in self._collectives:
             built = fabric(item.gpu, item.topology)
             self._collectives[key] = engine_collectives(built, item.gpu, constants, whose)
-        return Machine(engine_kernels(item.gpu, constants, whose), self._collectives[key])
+        if self._machines[0] is not constants:
+            self._machines = (constants, {})
+        machines = self._machines[1]
+        if key not in machines:
+            machines[key] = Machine(engine_kernels(item.gpu, constants, whose), self._collectives[key])
+        return machines[key]
 
     def tpot(self, constants: Engine) -> Array:
         times = step_times(self.plans, lambda item: self.machine(item, constants))

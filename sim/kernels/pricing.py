@@ -49,6 +49,8 @@ ALIKE = {
     "mxfp4": ("nvfp4", "fp8"),
 }
 """Formats whose kernels are most like those of a format, the best first; bf16 stands at the end of every list."""
+BESIDE = {"mxfp4": ("nvfp4",)}
+"""Formats whose kernels an engine may take as well where the GPU multiplies them; the cheapest counts."""
 KEPT = 200_000
 """Answers that are kept before all are dropped."""
 
@@ -126,7 +128,8 @@ class Kernels:
         for wanted in (*formats, "bf16"):
             for library in order:
                 if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
-                    return found
+                    beside = [f for f in BESIDE.get(wanted, ()) if number_format(f).rate in self.gpu.peak]
+                    return found + [fit for fit in fits if fit.library == library and fit.format in beside]
         return list(fits[:1])
 
     def _price(self, work: Work) -> Cost:
