@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from collective_rows import Row
+from sim.validate.collective_rows import Row
 
 from sim.catalog_gpus import load_gpu
 from sim.catalog_topologies import parse_topology

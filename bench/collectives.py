@@ -17,11 +17,11 @@ import numpy as np
 from collective_fit import fit_all, unfitted, write
 from collective_residuals import residuals
 from collective_residuals import write as write_residuals
-from collective_rows import Row, predict, rows
-from collective_screen import screened
 from collective_targets import show, verdicts
 
 from sim.constants_fabric import DATA, load_fabric_constants
+from sim.validate.collective_rows import Row, predict, rows
+from sim.validate.collective_screen import screened
 
 
 def report(measured: list[Row], predicted: dict[Row, float], aside: dict[Row, str]) -> None:

@@ -253,6 +253,24 @@ class ComputeBuilder:
         self.ops.append(compute.ExpandLatent(self.named("kv_b"), (latent,), (y,), attention, weights))
         return y
 
+    def select(self, queries: Value) -> None:
+        """The tokens that an indexer picks; which ones is not followed, only how many."""
+        assert self.layer
+        assert isinstance(self.layer.attention, LatentAttention)
+        picked = queries._replace(name=self.named("picked"), dims=(Dim("picked", 1),))
+        self.ops.append(compute.Index(self.named("index"), (queries,), (picked,), self.layer.attention))
+
+    def recur(self, q: Value, k: Value, v: Value, z: Value, gates: Value) -> Value:
+        """State of linear attention: convolution, update, read-out and gated norm."""
+        assert self.layer
+        assert self.layer.linear
+        self.whole("recur", q, k, v, z, gates)
+        for x in (q, v):
+            self._own_sequences("recur", x)
+        y = v._replace(name=self.named("read"))
+        self.ops.append(compute.Recur(self.named("recur"), (q, k, v, z, gates), (y,), self.layer.linear))
+        return y
+
     def merge(self, x: Value) -> Value:
         """Stacked softmax shares merged by their statistics."""
         if not x.stacked:

@@ -115,6 +115,9 @@ class Collectives:
         own kernels do it where they can, else those of any library.
     experts
         Experts of the model's layers, for kernels whose time depends on them; else what their data say.
+    latency
+        Factor on the fixed part of a collective, which inside an engine stands between kernels that do not end at the
+        same moment on all ranks.
 
     Raises
     ------
@@ -150,11 +153,13 @@ class Collectives:
         engine: str = ENGINE,
         forced: Mapping[str, str | Sequence[str]] | None = None,
         experts: int | None = None,
+        latency: float = 1.0,
     ):
         self.fabric = fabric
         self.gpu = gpu
         self.constants = constants.with_chosen(experts=experts) if experts else constants
         self.forced = dict(forced or {})
+        self.latency = latency
         self.candidates = Candidates(fabric)
         self._libraries = constants.libraries(engine)
         self._costs: dict[tuple[str, tuple[int, ...]], CollectiveCost] = {}
@@ -268,8 +273,9 @@ class Collectives:
         long = min((p for p in pieces if p.cap == inf), key=lambda p: p.per_byte)
         assert long.load
         floor = min(load.floor for load in loads)
-        alpha = min(p.fixed for p in pieces)
-        kept = tuple(p._replace(load=None) for p in pieces)  # the flows of a large group are many
+        alpha = self.latency * min(p.fixed for p in pieces)
+        # the flows of a large group are many
+        kept = tuple(p._replace(load=None, fixed=self.latency * p.fixed) for p in pieces)
         return CollectiveCost(alpha, long.per_byte, floor, long.load.wire, long.algorithm, long.load.tier, kept)
 
     def _pieces(self, kind: str, n: int, loads: Sequence[Load]) -> list[Piece]:

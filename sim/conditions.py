@@ -18,7 +18,7 @@ from sim.explain import show, suggest
 from sim.noun import Noun
 from sim.units import Bytes, Seconds, format_bytes, format_seconds
 
-Engine = Literal["trtllm", "vllm", "sglang"]
+EngineName = Literal["trtllm", "vllm", "sglang"]
 Source = Literal["fitted", "measured"]
 Moment = Annotated[Seconds, Field(le=3600)]
 
@@ -97,7 +97,7 @@ class Traffic(Noun):
 class Conditions(Noun):
     """Everything about a machine that a scenario says beside its GPU and topology."""
 
-    engine: Engine = "trtllm"
+    engine: EngineName = "trtllm"
     """Whose kernels run."""
     kernels: Source = "fitted"
     """Where the times of compute kernels come from."""

@@ -62,6 +62,8 @@ class Cut:
             named = self.roles.get("attention_heads" if role == "kv_heads" else role)
             if named is None and role in ("uk_heads", "uv_heads"):
                 named = self.roles.get("q_heads" if role == "uk_heads" else "o_heads")
+            if named is None and role in ("state_heads", "state_keys"):
+                named = self.roles.get("attention_heads")
             found = self._axes[role] = self.trim(named or ())
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.cut import Cut, Dim
-from sim.model import Attention
+from sim.model import Attention, LinearAttention
 from sim.program import Chunk, CommunicationOp, Value
 from sim.workload import Number, Phase, Precision, Sequences, larger, smaller
 
@@ -176,6 +176,23 @@ class Lane:
         found: int = self._kept[key]
         return found
 
+    def selected(self, top_k: int, chunk: Chunk = ()) -> Number:
+        """Cached tokens that this rank reads when an index keeps ``top_k`` of each sequence, spread evenly."""
+        total: Number = 0
+        for n, length in self.sequences(chunk).groups:
+            held = self._held(length, None)
+            kept = smaller(held, -(-top_k * held // length))
+            total = total + n * kept
+        return total
+
+    def states(self, linear: LinearAttention) -> Number:
+        """Bytes of the states that this rank keeps in one layer."""
+        return self.sequences().count * linear.state(self.size(self.cut.dim("state_heads", linear.value_heads)))
+
+    def latent_bytes_per_token(self, attention: Attention) -> int:
+        """Bytes that one cached token takes on this rank in one layer, without the keys of an index."""
+        return self.precision.kv.bytes(self.kv_heads(attention) * attention.cache_elements)
+
     def kv_bytes_per_token(self, attention: Attention) -> int:
         """Bytes that one cached token takes on this rank in one layer."""
-        return self.precision.kv.bytes(self.kv_heads(attention) * attention.cache_elements)
+        return self.latent_bytes_per_token(attention) + attention.index_bytes

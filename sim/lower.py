@@ -80,6 +80,10 @@ def _blocks(b: Builder, strategy: Strategy, carry: tuple[Value, ...]) -> tuple[V
         with b.section("attention"):
             x, residual = b.add_norm(y, residual, "attn_norm")
             y = strategy.attention(b, x)
+    if b.layer.linear:
+        with b.section("attention"):
+            x, residual = b.add_norm(y, residual, "attn_norm")
+            y = strategy.recurrence(b, x)
     if b.layer.ffn:
         with b.section("ffn"):
             x, residual = b.add_norm(y, residual, "ffn_norm")

@@ -9,6 +9,7 @@ from sim.collectives import Collectives
 from sim.conditions import Conditions, Fault, Traffic
 from sim.constants_fabric import load_fabric_constants
 from sim.degrade import degraded
+from sim.engines import ANY, Engine, load_engine
 from sim.errors import Problem, TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
@@ -47,8 +48,8 @@ class Machine(NamedTuple):
         return tuple((max(0.0, c.at - since), c.speeds.get(gpu, 1.0) / begins) for c in self.changes)
 
 
-def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions) -> Machine:
-    """Put a machine together.
+def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine | None = None) -> Machine:
+    """Put a machine together, with the constants of an engine, or those of all engines together.
 
     Raises
     ------
@@ -58,24 +59,32 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions) -> Machine:
         If kernels are to be measured ones and there are no tables.
     """
     times = sorted({0.0, *(f.at for f in conditions.faults), *(f.until for f in conditions.faults if f.until)})
-    states = [_state(gpu, fabric, conditions, time) for time in times]
+    engine = engine or load_engine(ANY)
+    states = [_state(gpu, fabric, conditions, engine, time) for time in times]
     changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
     fitted = conditions.kernels == "fitted"
     priced = Kernels if fitted else MeasuredKernels
-    kernels = priced(gpu, load_constants(gpu.constants), library=conditions.engine)
+    kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.engine)
     return Machine(kernels, *states[0], changes, conditions.background)
 
 
-def _state(gpu: Gpu, fabric: Fabric, conditions: Conditions, time: float) -> tuple[Collectives, Speeds]:
+def _state(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine, time: float) -> tuple[Collectives, Speeds]:
     """Collectives and speeds with the faults that there are at ``time``."""
     active = [(i, f) for i, f in enumerate(conditions.faults) if f.at <= time and (not f.until or time < f.until)]
     broken = _broken(fabric, active)
-    forced = conditions.collectives
     speeds: dict[int, float] = {}
     for _, fault in active:
         if fault.gpu is not None:
             speeds[fault.gpu] = speeds.get(fault.gpu, 1.0) * fault.speed
-    return Collectives(broken, gpu, load_fabric_constants(), conditions.engine, forced), speeds
+    collectives = Collectives(
+        broken,
+        gpu,
+        load_fabric_constants(),
+        conditions.engine,
+        conditions.collectives,
+        latency=engine.collective_latency,
+    )
+    return collectives, speeds
 
 
 def _broken(fabric: Fabric, faults: Iterable[tuple[int, Fault]]) -> Fabric:

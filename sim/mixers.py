@@ -36,7 +36,12 @@ def projected(b: Builder, x: Value) -> tuple[Value, ...]:
 def _latent_query(b: Builder, x: Value, a: LatentAttention) -> tuple[Value, ...]:
     if a.q_lora_rank:
         compressed, latent = b.project(x, ["q_a", "kv_a"], "q_a_kv_a")
-        (q,) = b.project(b.norm(compressed, "q_a_norm"), ["q_b"], "q_b")
+        compressed = b.norm(compressed, "q_a_norm")
+        (q,) = b.project(compressed, ["q_b"], "q_b")
+        if a.index:
+            (scored,) = b.project(compressed, ["index_q"], "index_q")
+            b.project(x, ["index_k", "index_weights"], "index_k")
+            b.select(scored)
     else:
         (latent,) = b.project(x, ["kv_a"], "kv_a")
         (q,) = b.project(x, ["q_b"], "q")
@@ -65,6 +70,13 @@ def raise_latent(b: Builder, attended: Value) -> Value:
 def output(b: Builder, attended: Value) -> Value:
     """Back to the hidden size; a sum is owed over the axes that split the heads."""
     (y,) = b.project(raise_latent(b, attended), ["o"], "o")
+    return y
+
+
+def recurrent(b: Builder, x: Value) -> Value:
+    """Linear attention; a sum is owed over the axes that split its heads."""
+    q, k, v, z, gates = b.project(x, [f"state_{part}" for part in ("q", "k", "v", "z", "gates")], "state_in")
+    (y,) = b.project(b.recur(q, k, v, z, gates), ["state_o"], "state_o")
     return y
 
 

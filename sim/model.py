@@ -5,38 +5,26 @@ so this module knows nothing about parallelism, and the placement knows nothing 
 
 Roles of dimensions that can be split: ``q_heads`` (query projection), ``kv_heads`` (key and value
 projection and the cache), ``uk_heads`` and ``uv_heads`` (MLA's absorbed halves of kv_b), ``o_heads`` (input
-of the output projection), ``ffn``, ``experts``, ``expert_ffn``, ``shared_ffn``, ``vocab``. Any other is never
-split.
+of the output projection), ``state_heads`` and ``state_keys`` (heads of linear attention), ``ffn``, ``experts``,
+``expert_ffn``, ``shared_ffn``, ``vocab``. Any other is never split.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from sim.linear import LinearAttention as LinearAttention
+from sim.linear import SparseIndex as SparseIndex
 from sim.noun import Noun
+from sim.tensors import Part as Part
+from sim.tensors import Positive
+from sim.tensors import TensorShape as TensorShape
 
 MOST_LAYERS = 10_000
-Positive = Annotated[int, Field(ge=1, le=10**9)]
-Part = Literal["attention", "dense_ffn", "routed_experts", "shared_experts", "embeddings"]
-
-
-class TensorShape(NamedTuple):
-    """One weight: dimensions as (role, size), the memory part it counts in, and if it may be quantised."""
-
-    name: str
-    dims: tuple[tuple[str, int], ...]
-    part: Part
-    quantised: bool = True
-
-    @property
-    def elements(self) -> int:
-        """Number of elements of the whole tensor."""
-        return math.prod(size for _, size in self.dims)
 
 
 class GroupedQueryAttention(Noun):
@@ -84,6 +72,11 @@ class GroupedQueryAttention(Noun):
         """Elements that one token and one cached head store in one layer."""
         return self.head_dim + self.v_head_dim
 
+    @property
+    def index_bytes(self) -> int:
+        """No index picks tokens."""
+        return 0
+
     def tensors(self, hidden: int) -> Iterator[TensorShape]:
         """Weights of one attention block, without the layer norm in front of it."""
         q, kv, d, v = self.query_heads, self.kv_heads, self.head_dim, self.v_head_dim
@@ -116,6 +109,14 @@ class LatentAttention(Noun):
     rope_dim: Positive
     nope_dim: Positive
     v_head_dim: Positive
+    index: SparseIndex | None = None
+    """Attend only the tokens that an indexer picks (DeepSeek sparse attention)."""
+
+    @model_validator(mode="after")
+    def _index_reads_compressed_queries(self) -> LatentAttention:
+        if self.index and not self.q_lora_rank:
+            raise ValueError("an index reads compressed queries: q_lora_rank is missing")
+        return self
 
     @property
     def label(self) -> str:
@@ -137,6 +138,11 @@ class LatentAttention(Noun):
         """Elements that one token stores in one layer: the latent and the rope key."""
         return self.kv_lora_rank + self.rope_dim
 
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of the index keys that one token stores in one layer, on every rank."""
+        return self.index.token_bytes if self.index else 0
+
     def tensors(self, hidden: int) -> Iterator[TensorShape]:
         """Weights of one attention block, without the layer norm in front of it."""
         h, c = self.query_heads, self.kv_lora_rank
@@ -151,6 +157,8 @@ class LatentAttention(Noun):
         yield TensorShape("uk", (("uk_heads", h), ("head_dim", self.nope_dim), ("latent", c)), "attention")
         yield TensorShape("uv", (("uv_heads", h), ("latent", c), ("head_dim", self.v_head_dim)), "attention")
         yield TensorShape("o", (("o_heads", h), ("head_dim", self.v_head_dim), ("hidden", hidden)), "attention")
+        if self.index and self.q_lora_rank:
+            yield from self.index.tensors(hidden, self.q_lora_rank)
 
 
 class DenseFfn(Noun):
@@ -226,15 +234,19 @@ Ffn = Annotated[DenseFfn | MoeFfn, Field(discriminator="kind")]
 class Layer(Noun):
     """One transformer layer: norm, attention, norm, feed-forward. ``None`` where the block is left out."""
 
-    attention: Attention | None
-    ffn: Ffn | None
+    attention: Attention | None = None
+    linear: LinearAttention | None = None
+    """A block that keeps a state instead of a cache, in the place of ``attention``."""
+    ffn: Ffn | None = None
     extra_norms: Annotated[int, Field(ge=0, le=8)] = 0
     """Norms of hidden size beyond the two in front of the blocks (Gemma's post-norms)."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Layer:
-        if self.attention is None and self.ffn is None:
+        if self.attention is None and self.linear is None and self.ffn is None:
             raise ValueError("a layer needs an attention block or a feed-forward block")
+        if self.attention and self.linear:
+            raise ValueError("a layer has attention with a cache or with a state, not both")
         return self
 
     def tensors(self, hidden: int) -> Iterator[TensorShape]:
@@ -242,12 +254,15 @@ class Layer(Noun):
         if self.attention:
             yield TensorShape("attn_norm", (("hidden", hidden),), "attention", False)
             yield from self.attention.tensors(hidden)
+        if self.linear:
+            yield TensorShape("attn_norm", (("hidden", hidden),), "attention", False)
+            yield from self.linear.tensors(hidden)
         if self.ffn:
             part: Part = "dense_ffn" if self.ffn.kind == "dense" else "routed_experts"
             yield TensorShape("ffn_norm", (("hidden", hidden),), part, False)
             yield from self.ffn.tensors(hidden)
         if self.extra_norms:
-            part = "attention" if self.attention else "dense_ffn"
+            part = "attention" if self.attention or self.linear else "dense_ffn"
             yield TensorShape("extra_norms", (("norms", self.extra_norms), ("hidden", hidden)), part, False)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sim import shapes
 from sim.cut import Dim
 from sim.lane import Lane
-from sim.model import Attention, GroupedQueryAttention, LatentAttention, MoeFfn, TensorShape
+from sim.model import Attention, GroupedQueryAttention, LatentAttention, LinearAttention, MoeFfn, TensorShape
 from sim.program import ComputeOp, Work
 from sim.workload import Number
 
@@ -143,6 +143,45 @@ class AppendKv(ComputeOp):
 
 
 @dataclass(frozen=True, slots=True)
+class Index(ComputeOp):
+    """Scores of an indexer over the whole local cache, and the choice of the best tokens."""
+
+    attention: LatentAttention
+
+    def work(self, lane: Lane) -> Work:
+        """2·heads·dim FLOPs per (query, key) pair; the index keys are read once."""
+        index = self.attention.index
+        assert index
+        q = self.inputs[0]
+        if lane.phase == "prefill":
+            pairs, tokens = lane.pairs(None, q.chunk), lane.rows(q)
+        else:
+            tokens = lane.kv_tokens(None, q.chunk)
+            pairs = tokens * lane.query_tokens
+        io = lane.rows(q) * index.heads * index.head_dim * lane.activation
+        flops = 2 * index.heads * index.head_dim * pairs
+        return Work(shapes.TokenIndex(lane.sequences(q.chunk).count), flops, "fp8", 0, tokens * index.token_bytes, io)
+
+
+@dataclass(frozen=True, slots=True)
+class Recur(ComputeOp):
+    """The convolution and the state of linear attention, with the gated norm behind it."""
+
+    linear: LinearAttention
+
+    def work(self, lane: Lane) -> Work:
+        """The state is read and written once per step; 6·key·value FLOPs per head and token."""
+        v = self.inputs[2]
+        a, heads, rows = self.linear, lane.size(self.inputs[2].dims[0]), lane.rows(self.inputs[2])
+        state = lane.sequences(v.chunk).count * a.state(heads)
+        io: Number = 0
+        for value in (*self.inputs, *self.outputs):
+            io = io + rows * _features(lane, value.dims) * lane.activation
+        flops = 6 * rows * heads * a.key_dim * a.value_dim
+        return Work(shapes.Recurrence(lane.sequences(v.chunk).count), flops, "bf16", 0, 2 * state, io)
+
+
+@dataclass(frozen=True, slots=True)
 class Attend(ComputeOp):
     """Attention of local query heads over local tokens; the output carries its softmax statistics."""
 
@@ -167,17 +206,19 @@ class Attend(ComputeOp):
         sequences = lane.sequences(q.chunk)
         kv_heads = lane.kv_heads(a)
         if lane.phase == "prefill":
-            pairs = lane.pairs(a.window, q.chunk)
+            index = a.index if isinstance(a, LatentAttention) else None
+            pairs = lane.pairs(index.top_k if index else a.window, q.chunk)
             kv = lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else heads * (qk + v))
             kind = shapes.LatentPrefill if a.kind == "mla" else shapes.PrefillAttention
-            span = lane.longest(a.window, q.chunk)
+            span = lane.longest(index.top_k if index else a.window, q.chunk)
             keys = kv_heads if a.kind == "gqa" else heads
             shape = kind(sequences.count, heads, keys, (qk + v) / 2, lane.rows(q), pairs, span)
             return Work(shape, 2 * heads * (qk + v) * pairs, number, io_bytes=io + kv * lane.activation)
-        tokens = lane.kv_tokens(a.window, q.chunk)
+        sparse = a.index if isinstance(a, LatentAttention) else None
+        tokens = lane.selected(sparse.top_k, q.chunk) if sparse else lane.kv_tokens(a.window, q.chunk)
         flops = 2 * heads * (qk + v) * tokens * lane.query_tokens
         decode = shapes.LatentDecode if a.kind == "mla" else shapes.DecodeAttention
-        kv_bytes = tokens * lane.kv_bytes_per_token(a)
+        kv_bytes = tokens * lane.latent_bytes_per_token(a)
         read = decode(sequences.count, heads, kv_heads, tokens, lane.query_tokens)
         return Work(read, flops, number, 0, kv_bytes, io)
 

@@ -100,6 +100,8 @@ class Placement:
             if layer.attention:
                 tokens = lane.kv_tokens(layer.attention.window)
                 total = total + count * tokens * lane.kv_bytes_per_token(layer.attention)
+            if layer.linear:
+                total = total + count * lane.states(layer.linear)
         return total
 
     def unique_kv_bytes(self, sequences: Sequences, query_tokens: int = 1) -> int:
@@ -107,10 +109,12 @@ class Placement:
         total = 0
         for count, layer in _by_kind(list(self.model.runs)):
             if a := layer.attention:
-                per_token = self.precision.kv.bytes(a.cached_heads * a.cache_elements)
+                per_token = self.precision.kv.bytes(a.cached_heads * a.cache_elements) + a.index_bytes
                 seen = a.window + query_tokens - 1 if a.window else None
                 tokens = sum(n * (min(length, seen) if seen else length) for n, length in sequences.groups)
                 total += count * per_token * tokens
+            if layer.linear:
+                total += count * sequences.count * layer.linear.state(layer.linear.value_heads)
         return total
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, fie
 from sim.catalog_gpus import gpu_names, load_gpu
 from sim.catalog_models import load_model, model_names
 from sim.catalog_scenarios import find_scenario
-from sim.conditions import Conditions, Engine, Fault, Source, Traffic
+from sim.conditions import Conditions, EngineName, Fault, Source, Traffic
 from sim.documents import read_file
 from sim.errors import Problem, ScenarioError
 from sim.explain import explain, show, unknown_key
@@ -52,7 +52,7 @@ class Scenario(Noun):
     granularity: Literal["folded", "ranks", "flows"] = "folded"
     """Simulate one rank of each class, or every rank (the same answer), or every rank with messages sharing links."""
 
-    engine: Engine = "trtllm"
+    engine: EngineName = "trtllm"
     """Whose kernels run."""
     kernels: Source = "fitted"
     """Times of compute kernels from fitted models, or from measured tables where these cover a shape."""

@@ -83,6 +83,18 @@ class Elementwise(NamedTuple):
     """Bytes in, bytes out."""
 
 
+class Recurrence(NamedTuple):
+    """The state of linear attention, read, updated and written."""
+
+    sequences: Number
+
+
+class TokenIndex(NamedTuple):
+    """Scores of an indexer over a cache, and the choice of the best tokens."""
+
+    sequences: Number
+
+
 class Host(NamedTuple):
     """What the engine does between two steps."""
 
@@ -97,7 +109,9 @@ FAMILIES: dict[type, str] = {
     LatentPrefill: "mla_prefill",
     GroupedGemm: "experts",
     Elementwise: "elementwise",
+    Recurrence: "recurrence",
+    TokenIndex: "index",
     Host: "host",
 }
 """Which kernel model prices a shape."""
-Shape = Gemm | DecodeAttention | PrefillAttention | GroupedGemm | Elementwise | Host
+Shape = Gemm | DecodeAttention | PrefillAttention | GroupedGemm | Elementwise | Recurrence | TokenIndex | Host

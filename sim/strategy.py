@@ -102,6 +102,10 @@ class Strategy(Noun):
         """The attention block on normed hidden states."""
         return b.all_reduce(mixers.output(b, mixers.attend(b, *mixers.projected(b, x))))
 
+    def recurrence(self, b: Builder, x: Value) -> Value:
+        """Linear attention on normed hidden states: it has no cache to share, so its heads are all that is split."""
+        return b.all_reduce(mixers.recurrent(b, x))
+
     def ffn(self, b: Builder, x: Value) -> Value:
         """The feed-forward block on normed hidden states."""
         return b.all_reduce(mixers.feed_forward(b, x))

@@ -4,12 +4,13 @@
 a fit and a device; its constants are fitted by ``bench/calibrate.py`` and lie in ``sim/data/kernels``.
 """
 
-from sim.kernels.constants import EngineConstants, KernelConstants, constant_names, load_constants, load_engine
+from sim.kernels.constants import TABLES, EngineConstants, KernelConstants, constant_names, load_constants
 from sim.kernels.cost import Cost, Device
 from sim.kernels.pricing import Kernels
 from sim.kernels.spread import Spread, interval
 
 __all__ = [
+    "TABLES",
     "Cost",
     "Device",
     "EngineConstants",
@@ -19,5 +20,4 @@ __all__ = [
     "constant_names",
     "interval",
     "load_constants",
-    "load_engine",
 ]

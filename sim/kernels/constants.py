@@ -1,5 +1,5 @@
 """Fitted constants of kernels as they lie in ``sim/data/kernels``, one file per GPU that was measured, and what an
-engine makes of kernels (``sim/data/engine.yaml``).
+engine makes of kernels (``sim/data/engines``).
 
 A family that a GPU has no table for is taken from the file that its own names as ``nearest``: constants are fractions
 of the data sheet, seconds of one multiprocessor and launch times, so they carry over to a GPU of the same make.
@@ -20,6 +20,7 @@ from sim.kernels.experts import ExpertsFit
 from sim.kernels.fit import Fit
 from sim.kernels.gemm import GemmFit
 from sim.kernels.prefill_attention import PrefillFit
+from sim.kernels.routing import Routing
 from sim.kernels.simple import ElementwiseFit, HostTime
 from sim.noun import Noun
 
@@ -59,7 +60,12 @@ class EngineConstants(Noun):
     quantise: float | None = Field(None, ge=0)
     """Seconds to quantise activations in a kernel that does it beside its own work; without it, the tables' own."""
     elementwise: ElementwiseFit = ElementwiseFit(launch=0.0, memory=1.0)
+    recurrence: ElementwiseFit = ElementwiseFit(launch=0.0, memory=1.0)
+    """The kernels around a state of linear attention, which no table times."""
+    index: ElementwiseFit = ElementwiseFit(launch=0.0, memory=1.0)
+    """The kernels that score and pick tokens for sparse attention, which no table times."""
     host: HostTime = HostTime(step=0.0, sequence=0.0)
+    routing: Routing = Routing()
 
 
 TABLES = EngineConstants(source="kernels alone, as the tables time them")
@@ -96,9 +102,3 @@ def load_constants(name: str) -> KernelConstants:
         return own
     near = load_constants(own.nearest)
     return own.model_copy(update={**{family: near.fits(family) for family in missing}, "borrowed": missing})
-
-
-@lru_cache(maxsize=1)
-def load_engine() -> EngineConstants:
-    """What engines make of kernels."""
-    return EngineConstants.model_validate(_read(_data() / "engine.yaml"))

@@ -23,7 +23,7 @@ from sim.hardware import Gpu
 from sim.kernels.constants import TABLES, EngineConstants, KernelConstants
 from sim.kernels.cost import Cost
 from sim.kernels.fit import Fit
-from sim.kernels.pricing import LIBRARIES, Kernels
+from sim.kernels.pricing import IN_ENGINE, LIBRARIES, Kernels
 from sim.kernels.tables import FOLDER, SYSTEMS, Table, read_tables, tables_folder
 from sim.program import Work
 from sim.shapes import DecodeAttention, Gemm, GroupedGemm, PrefillAttention
@@ -118,7 +118,7 @@ class MeasuredKernels(Kernels):
         self,
         gpu: Gpu,
         constants: KernelConstants,
-        engine: EngineConstants | None = None,
+        engine: EngineConstants = TABLES,
         library: str = LIBRARIES[0],
         folder: Path | None = None,
     ):
@@ -145,7 +145,7 @@ class MeasuredKernels(Kernels):
 
     def _price(self, work: Work) -> Cost:
         cost = super()._price(work)
-        if work.family in ("elementwise", "host"):
+        if work.family in (*IN_ENGINE, "host"):
             return cost
         grids = self._tables(work.family, self.fits(work.family, work.format)[0][0])
         ratios = [interpolate(grids[equal], at) if equal in grids else None for equal, at in points(work)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.formats import number_format
 from sim.hardware import Gpu
-from sim.kernels.constants import EngineConstants, KernelConstants, load_engine
+from sim.kernels.constants import TABLES, EngineConstants, KernelConstants
 from sim.kernels.cost import Cost, Device
 from sim.kernels.decode_attention import decode_attention
 from sim.kernels.experts import experts
@@ -30,7 +30,11 @@ MODELS: dict[str, Callable[[Work, Any, Device], Cost]] = {
     "mla_prefill": prefill_attention,
     "experts": experts,
     "elementwise": elementwise,
+    "recurrence": elementwise,
+    "index": elementwise,
 }
+IN_ENGINE = ("elementwise", "recurrence", "index")
+"""Families that no table times; their constants are the engine's."""
 ALIKE = {
     "fp32": ("bf16",),
     "fp16": ("bf16",),
@@ -45,6 +49,8 @@ ALIKE = {
     "mxfp4": ("nvfp4", "fp8"),
 }
 """Formats whose kernels are most like those of a format, the best first; bf16 stands at the end of every list."""
+BESIDE = {"mxfp4": ("nvfp4",)}
+"""Formats whose kernels an engine may take as well where the GPU multiplies them; the cheapest counts."""
 KEPT = 200_000
 """Answers that are kept before all are dropped."""
 
@@ -57,7 +63,7 @@ class Kernels:
     gpu, constants
         Data sheet and fits.
     engine
-        What an engine makes of kernels; without it, the shipped constants.
+        What an engine makes of kernels; without it, they run alone as the tables time them.
     library
         Whose kernels run: ``trtllm``, ``vllm`` or ``sglang``. What it was not measured with comes from the others.
     warm
@@ -68,12 +74,12 @@ class Kernels:
         self,
         gpu: Gpu,
         constants: KernelConstants,
-        engine: EngineConstants | None = None,
+        engine: EngineConstants = TABLES,
         library: str = LIBRARIES[0],
         warm: bool = False,
     ):
         self.gpu, self.constants = gpu, constants
-        self.engine = engine or load_engine()
+        self.engine = engine
         self.library, self.warm = library, warm
         self._fits: dict[tuple[str, str], tuple[tuple[Fit, Device], ...]] = {}
         self._known: dict[tuple[type, Work], Cost] = {}
@@ -102,7 +108,7 @@ class Kernels:
 
     def spread(self, work: Work) -> Spread:
         """How far measurements of this kind of kernel lie from the model."""
-        if work.family in ("elementwise", "host"):
+        if work.family in (*IN_ENGINE, "host"):
             return EXACT
         fit, _ = self._applicable(work)[0]
         name = " ".join((work.family, fit.library, fit.format, fit.kernel)).strip()
@@ -112,7 +118,7 @@ class Kernels:
         """The fits that price a family in a format, with the device as their format sees it; the cheapest counts."""
         key = (family, number)
         if key not in self._fits:
-            ours = (self.engine.elementwise,) if family == "elementwise" else self.constants.fits(family)
+            ours = (getattr(self.engine, family),) if family in IN_ENGINE else self.constants.fits(family)
             self._fits[key] = tuple(
                 (fit, self._device(number_format(fit.format).rate)) for fit in self._like(ours, number)
             )
@@ -134,7 +140,8 @@ class Kernels:
         for wanted in (*formats, "bf16"):
             for library in order:
                 if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
-                    return found
+                    beside = [f for f in BESIDE.get(wanted, ()) if number_format(f).rate in self.gpu.peak]
+                    return found + [fit for fit in fits if fit.library == library and fit.format in beside]
         return list(fits[:1])
 
     def _measured_here(self, number: str, fits: tuple[Fit, ...]) -> bool:
@@ -144,6 +151,7 @@ class Kernels:
 
     def _price(self, work: Work) -> Cost:
         family, engine = work.family, self.engine
+        work = engine.routing.apply(work)
         moved = work.weight_bytes + work.kv_bytes + work.io_bytes
         floor = larger(work.flops / self.gpu.matrix_rate(number_format(work.format).rate), moved / self.gpu.bandwidth)
         if isinstance(work.shape, Host):

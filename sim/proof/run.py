@@ -65,6 +65,9 @@ def prove(
     precision = (precision or Precision()).resolve(model)
     if problems := strategy.check(model, phase):
         raise InputError(problems)
+    for layer in model.kinds:
+        if layer.linear or (layer.attention and layer.attention.index_bytes):
+            raise InputError(f"{model.name}: linear attention and sparse attention are timed but not executed")
     small = scaled(model, strategy, precision)
     if problems := strategy.check(small, phase):
         raise InputError([p._replace(message=f"cannot be scaled down: {p.message}") for p in problems])

@@ -9,7 +9,7 @@ from collections import defaultdict
 from math import inf
 from statistics import median
 
-from collective_rows import Row
+from sim.validate.collective_rows import Row
 
 JITTER = 1.25
 """A message that took so many times as long as a longer one of its series met something else than its kernel."""
