@@ -14,12 +14,20 @@ from sim.hardware import Gpu
 from sim.model import Model, MoeFfn
 from sim.placement import Placement
 from sim.strategy import Strategy
+from sim.tensors import Part
 from sim.topology import Topology
 from sim.validate.names import names
 from sim.validate.runs import Run
 from sim.workload import Precision
 
-FORMATS = {"bf16": "bf16", "mxfp4": "mxfp4", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_g32"}
+FORMATS = {
+    "bf16": "bf16",
+    "mxfp4": "mxfp4",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "int4_wo": "int4_g32",
+}
 
 
 class Case(NamedTuple):
@@ -77,7 +85,7 @@ def precision(model: Model, weights: str, engine: str, architecture: str) -> Pre
     own = model.quantisation if model.quantisation in ("mxfp4",) else None
     given = own or FORMATS[weights]
     experts = any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds)
-    kept = None
+    kept: tuple[Part, ...] | None = None
     if experts and given == "nvfp4":
         kept = ("attention",)
     elif experts and given == "int4_g32":

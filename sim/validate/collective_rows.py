@@ -59,12 +59,14 @@ class Row(NamedTuple):
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a file; none if it does not exist."""
     if path.exists():
         with path.open(newline="") as file:
             yield from csv.DictReader(file)
 
 
 def nccl(path: Path) -> Iterator[Row]:
+    """NCCL's own benchmark."""
     for r in read(path):
         n, size, op = int(r["num_gpus"]), float(r["bytes"]), r["op_name"].replace("alltoall", "all_to_all")
         message = {"all_gather": size / n, "all_to_all": size * (n - 1) / n}.get(op, size)
@@ -76,12 +78,12 @@ def nccl(path: Path) -> Iterator[Row]:
 
 
 def custom(path: Path) -> Iterator[Row]:
+    """All-reduces that engines bring along."""
     for r in read(path):
         n, size, source = int(r["num_gpus"]), float(r["bytes"]), r["kernel_source"]
         version = int(r["fw_version"].split(".")[1 if r["backend_fw"] == "vllm" else 2].split("rc")[0])
-        old = {"sglang": version < 12, "vllm": version < 19}.get(
-            r["backend_fw"]
-        )  # the same kernels, none in the switch
+        # older versions have the same kernels but none in the switch
+        old = {"sglang": version < 12, "vllm": version < 19}.get(r["backend_fw"])
         engine = "trtllm" if source.startswith("TRTLLM") else "vllm-0.14" if old else r["backend_fw"]
         why = "launched eagerly: the host sets the time" if source.endswith("eager") else ""
         label = f"{r['backend_fw']} {r['fw_version']} {source} {n} GPUs {int(size)} B"
@@ -94,6 +96,7 @@ def custom(path: Path) -> Iterator[Row]:
 
 
 def payload(kind: str, dtype: str, hidden: int) -> float:
+    """Bytes of one token with its scales."""
     if dtype == "default":
         dtype = "fp8" if kind == "dispatch" else "bfloat16"
     if dtype in ("nvfp4", "fp4"):
@@ -102,6 +105,7 @@ def payload(kind: str, dtype: str, hidden: int) -> float:
 
 
 def nvlink_a2a(path: Path) -> Iterator[Row]:
+    """Exchanges of TensorRT-LLM over NVLink."""
     for r in read(path):
         n, tokens, hidden = int(r["moe_ep_size"]), int(r["num_tokens"]), int(r["hidden_size"])
         op, source = r["op_name"].removeprefix("alltoall_"), r["kernel_source"]
@@ -121,6 +125,7 @@ def nvlink_a2a(path: Path) -> Iterator[Row]:
 
 
 def deepep(path: Path, table: str) -> Iterator[Row]:
+    """DeepEP by its own benchmarks."""
     for r in read(path):
         nodes, tokens, hidden = int(r["node_num"]), int(r.get("num_token") or r["num_tokens"]), int(r["hidden_size"])
         n = nodes * (4 if r["system"] == "gb200" else 8)
@@ -147,6 +152,7 @@ def deepep(path: Path, table: str) -> Iterator[Row]:
 
 
 def engine_a2a(path: Path) -> Iterator[Row]:
+    """DeepEP inside engines."""
     for r in read(path):
         n, hidden, topk = int(r["ep_size"]), int(r["hidden_size"]), int(r["topk"])
         kind, backend = r["phase"], r["comm_backend"]
@@ -168,6 +174,7 @@ UNITS = {"B": 1, "KB": 1024, "MB": 1e6, "MiB": 2**20, "GiB": 2**30}
 
 
 def single(path: Path) -> Iterator[Row]:
+    """Collectives and exchanges of ``kernels.csv``."""
     for r in read(path):
         if r["kind"] not in ("collective", "moe-a2a", "p2p"):
             continue
@@ -214,6 +221,7 @@ def _single(r: dict[str, str]) -> Row:
 
 
 def rows(data: Path) -> list[Row]:
+    """All rows of a folder, and of ``kernels.csv`` in it or beside it."""
     found = [*nccl(data / "nccl_collectives.csv"), *custom(data / "custom_allreduce.csv")]
     found += nvlink_a2a(data / "alltoall_nvlink_trtllm.csv")
     found += deepep(data / "deepep_ll.csv", "deepep_ll")
@@ -230,12 +238,14 @@ def rows(data: Path) -> list[Row]:
 
 @cache
 def fabric(system: str) -> Any:
+    """Fabric and GPU of a system; ``x2`` behind its name means two nodes."""
     name, _, nodes = system.partition(" x")
     gpu, spec = MACHINES[name]
     return parse_topology(f"cluster-{nodes}" if nodes else spec).build(load_gpu(gpu)), load_gpu(gpu)
 
 
 def collectives(row: Row, constants: FabricConstants) -> Collectives:
+    """The library that a row timed."""
     built, gpu = fabric(row.system)
     constants = constants.with_chosen(**dict(row.chosen)) if row.chosen else constants
     if row.engine:

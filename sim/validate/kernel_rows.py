@@ -6,7 +6,7 @@ So a kernel is priced exactly as in a step: the operation says what it asks of a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from sim.model import DenseFfn, GroupedQueryAttention, LatentAttention, Layer, L
 from sim.ops_compute import Attend, Project
 from sim.placement import Placement
 from sim.program import ComputeOp, Work
-from sim.validate.collective_rows import MACHINES, Row as Message, predict, single
+from sim.validate.collective_rows import MACHINES, predict, single
+from sim.validate.collective_rows import Row as Message
 from sim.validate.names import names
 from sim.validate.result import Group, Outcome
 from sim.workload import Phase, Precision, Sequences
@@ -118,7 +119,9 @@ def latent(heads: int) -> LatentAttention:
 
 def attend(attention: GroupedQueryAttention | LatentAttention, batch: int, context: int, kv: str) -> Work:
     """The attention core of one decode step."""
-    model = Model(name="one layer", hidden=1024, vocab=1024, pattern=(LayerRun(count=1, layer=Layer(attention=attention)),))
+    model = Model(
+        name="one layer", hidden=1024, vocab=1024, pattern=(LayerRun(count=1, layer=Layer(attention=attention)),)
+    )
     return operation(model, Precision(kv_cache=kv), batch, context, "decode", Attend)
 
 

@@ -83,7 +83,7 @@ def read_runs(rows: Iterable[dict[str, str]]) -> list[Run]:
 
 
 def _in_lockstep(rows: list[dict[str, str]]) -> set[tuple[str, ...]]:
-    """Campaigns whose time to the first token grows at least by half of what the load does, from its least to its most."""
+    """Campaigns whose time to the first token grows, between least and most load, by half of what the load does."""
     series: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row in rows:
         layout = (row["tp_size"], row["attention_dp_size"], row["moe_ep_size"], row["isl"], row["osl"])
@@ -153,4 +153,3 @@ def _run(line: int, row: dict[str, str], random: bool, lockstep: bool) -> Run:
         repaired=repaired,
         unusable=unusable,
     )
-

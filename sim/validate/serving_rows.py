@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
+from sim.machine import Machine
 from sim.serving import ServingConstants, time_per_token, time_to_first_token
-from sim.step import Machine
 from sim.validate.cases import Case
 from sim.validate.floors import floors
 from sim.validate.names import names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 
 from sim.validate.cases import Case, case
 from sim.validate.memory_rows import GIB, kv_bytes, layout, memory_precision, shape
@@ -151,10 +152,10 @@ def _sharded_latent(
     return found
 
 
-def _crossing(lines: list[list[tuple[int, float]]]) -> float | None:
+def _crossing(lines: list[list[tuple[float, float]]]) -> float | None:
     """Where the second of two lines through the same contexts falls below the first."""
     gaps = [(c, b - a) for (c, a), (_, b) in zip(*lines, strict=True)]
-    for (left, before), (right, after) in zip(gaps, gaps[1:], strict=False):
+    for (left, before), (right, after) in pairwise(gaps):
         if before > 0 >= after:
             return left + (right - left) * before / (before - after)
     return None
