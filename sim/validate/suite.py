@@ -154,7 +154,8 @@ def _sharded_latent(
 
 def _crossing(lines: list[list[tuple[float, float]]]) -> float | None:
     """Where the second of two lines through the same contexts falls below the first."""
-    gaps = [(c, b - a) for (c, a), (_, b) in zip(*lines, strict=True)]
+    one, other = lines
+    gaps = [(c, b - a) for (c, a), (_, b) in zip(one, other, strict=True)]
     for (left, before), (right, after) in pairwise(gaps):
         if before > 0 >= after:
             return left + (right - left) * before / (before - after)
