@@ -44,6 +44,7 @@ ALIKE = {
     "mxfp8": ("fp8_block", "fp8"),
     "int8": ("fp8",),
     "int4": ("mxfp4",),
+    "int4_g32": ("int4", "mxfp4"),
     "nvfp4": ("mxfp4", "fp8"),
     "fp4": ("nvfp4", "mxfp4", "fp8"),
     "mxfp4": ("nvfp4", "fp8"),
@@ -140,7 +141,7 @@ class Kernels:
         for wanted in (*formats, "bf16"):
             for library in order:
                 if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
-                    beside = [f for f in BESIDE.get(wanted, ()) if number_format(f).rate in self.gpu.peak]
+                    beside = [f for f in BESIDE.get(number, ()) if number_format(f).rate in self.gpu.peak]
                     return found + [fit for fit in fits if fit.library == library and fit.format in beside]
         return list(fits[:1])
 
