@@ -42,8 +42,8 @@ MOST_BAD = 0.1
 """A table is not used when more than this part of its rows beats the data sheet."""
 MOST_BAD_EXPERTS = 0.2
 """The same for experts: how many of them a row's tokens hit is not in the table but follows from even routing."""
-LEAST_REACHED = 0.15
-"""A table is not used when no row reaches this part of the data sheet."""
+LEAST_REACHED = 0.3
+"""A table is not used when no row reaches this part of the data sheet: all sound tables reach half of it."""
 LEAST_ROWS = 40
 QUANTISED = ("quantise", "quantise_row", "quantise_bytes")
 

@@ -52,6 +52,12 @@ ALIKE = {
 """Formats whose kernels are most like those of a format, the best first; bf16 stands at the end of every list."""
 BESIDE = {"mxfp4": ("nvfp4",)}
 """Formats whose kernels an engine may take as well where the GPU multiplies them; the cheapest counts."""
+EVERYWHERE = ("nvfp4",)
+"""Formats whose kernels are the same in every library (CUTLASS, FlashInfer), which takes the fastest: all tables count."""
+WIDENED = ("int4", "int4_g32", "mxfp4")
+"""Weight-only formats, on a GPU that does not multiply them."""
+WIDENING = ("vllm", "sglang")
+"""Libraries that serve these with 16-bit kernels which widen the weights on the way (Marlin)."""
 KEPT = 200_000
 """Answers that are kept before all are dropped."""
 
@@ -137,13 +143,22 @@ class Kernels:
         alike = [n for n in ALIKE.get(number, ()) if number_format(n).rate in self.gpu.peak]
         own = number_format(number).rate in self.gpu.peak or self._measured_here(number, fits)
         formats = [number, *alike] if own else alike
+        if self._widens(number) and not any((f.library, f.format) == (self.library, number) for f in fits):
+            formats = []
         order = [self.library, *(name for name in LIBRARIES if name != self.library), "any"]
         for wanted in (*formats, "bf16"):
+            if wanted in EVERYWHERE and (found := [fit for fit in fits if fit.format == wanted]):
+                return found
             for library in order:
                 if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
                     beside = [f for f in BESIDE.get(number, ()) if number_format(f).rate in self.gpu.peak]
                     return found + [fit for fit in fits if fit.library == library and fit.format in beside]
         return list(fits[:1])
+
+    def _widens(self, number: str) -> bool:
+        """Whether the library multiplies a weight-only format in 16 bit."""
+        rate = number_format(number).rate
+        return self.library in WIDENING and number in WIDENED and (rate == "bf16" or rate not in self.gpu.peak)
 
     def _measured_here(self, number: str, fits: tuple[Fit, ...]) -> bool:
         """Whether a format without hardware was measured on this very GPU (weights that are widened on the way)."""
