@@ -9,6 +9,7 @@ from sim.catalog_gpus import load_gpu
 from sim.catalog_models import load_model
 from sim.catalog_strategies import parse_layout
 from sim.catalog_topologies import parse_topology
+from sim.engines import ANY, Engine, engine_names, load_engine
 from sim.errors import InputError
 from sim.hardware import Gpu
 from sim.model import Model, MoeFfn
@@ -28,6 +29,11 @@ FORMATS = {
     "nvfp4": "nvfp4",
     "int4_wo": "int4_g32",
 }
+
+
+def constants_of(engine: str) -> Engine:
+    """Constants of the engine that a row names, or of all of them."""
+    return load_engine(engine if engine in engine_names() else ANY)
 
 
 class Case(NamedTuple):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
 
-from sim.conditions import Conditions, EngineName
+from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
-from sim.engines import load_engine
+from sim.engines import library
 from sim.errors import InputError
 from sim.hardware import Gpu
 from sim.kernels import TABLES, Kernels, load_constants
+from sim.kernels.tables import tables_folder
 from sim.machine import Machine
 from sim.run import machine
 from sim.serving import ServingConstants
 from sim.sweep import sweep
-from sim.validate.cases import Case
+from sim.validate.cases import Case, constants_of
 from sim.validate.csv_rows import read_rows
 from sim.validate.kernel_rows import kernel_groups
 from sim.validate.latency_rows import latency_group
@@ -26,14 +26,9 @@ from sim.validate.names import SHIPPED
 from sim.validate.result import Group, Outcome, Validation, reports
 from sim.validate.serving_rows import Measured, read, serving_groups
 from sim.validate.suite import priced, suite_group
+from sim.validate.table_rows import both
 
 FILES = ("suite.csv", "memory.csv", "latency.csv", "kernels.csv", "end_to_end.csv")
-
-
-def library(engine: str) -> EngineName:
-    """Whose kernels run under an engine that a row names."""
-    known: dict[str, EngineName] = {name: name for name in get_args(EngineName)}
-    return known.get(engine, Conditions().engine)
 
 
 class Rows:
@@ -43,12 +38,12 @@ class Rows:
         self.folder = folder
 
     def machine(self, item: Case) -> Machine:
-        """The machine of a configuration, with the constants of all engines."""
+        """The machine of a configuration, with the constants of its engine."""
         return machine(item.gpu, item.topology, Conditions(engine=library(item.engine)))
 
     def serving(self, engine: str) -> ServingConstants:
         """Constants of an engine's scheduler."""
-        return load_engine("any").serving
+        return constants_of(engine).serving
 
     def kernels(self, gpu: Gpu) -> Kernels:
         """Kernels as they run alone, which is how kernels.csv measures them."""
@@ -73,6 +68,13 @@ class Rows:
     def latency(self) -> list[Group]:
         """The group of latency.csv."""
         return [latency_group(read_rows(self.folder / "latency.csv"), self.machine, self.serving)]
+
+    @cached_property
+    def tables(self) -> list[Group]:
+        """Groups of measured kernel tables: those of the folder, or those that are installed."""
+        own = self.folder / "kernel_tables"
+        folder = own if own.is_dir() else tables_folder()
+        return list(both(folder, load_fabric_constants())) if folder else []
 
     @cached_property
     def end_to_end(self) -> list[Group]:
@@ -100,6 +102,7 @@ GROUPS: dict[str, Callable[[Rows], list[Group]]] = {
     "latency": lambda rows: rows.latency,
     "kernels": lambda rows: rows.kernel,
     "end_to_end": lambda rows: rows.end_to_end,
+    "kernel_tables": lambda rows: rows.tables,
 }
 """Groups by the file that their rows stand in; another file is one more entry."""
 

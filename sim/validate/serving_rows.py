@@ -29,7 +29,7 @@ def predict(run: Run, times: Times, constants: ServingConstants) -> Prediction:
     base = (times.step, times.prefill, times.batch)
     per_token = float(time_per_token(*base, osl, run.lockstep, constants))
     waiting = max(0, -(-(run.concurrency or 0) // run.dp) - times.batch)
-    first = float(time_to_first_token(*base, isl, osl, run.lockstep, waiting, constants))
+    first = float(time_to_first_token(*base, isl, osl, run.lockstep, waiting, constants, run.random))
     return Prediction(per_token, first)
 
 
