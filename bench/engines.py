@@ -39,7 +39,6 @@ TPOT = [
     Constant("any.kernels.elementwise.launch", 4.8e-6, 0.2e-6, 10e-6),
     Constant("any.kernels.elementwise.memory", 0.12, 0.05, 1.0),
     Constant("any.kernels.recurrence.launch+any.kernels.index.launch", 55e-6, 1e-6, 120e-6),
-    Constant("any.kernels.host.step", 50e-6, 0.0, 2e-3),
     Constant("any.kernels.host.sequence", 1.5e-6, 0.0, 30e-6),
     Constant("any.kernels.quantise", 1.4e-6, 0.0, 6e-6),
     Constant("any.kernels.routing.skew", 0.92, 0.6, 1.0),

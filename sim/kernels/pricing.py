@@ -22,6 +22,8 @@ from sim.workload import larger
 
 LIBRARIES = ("trtllm", "vllm", "sglang")
 """Whose kernels serve, the first one that was measured."""
+NEXT = {"trtllm": ("vllm", "sglang"), "vllm": ("sglang", "trtllm"), "sglang": ("vllm", "trtllm")}
+"""Whose measurements stand in for those of a library: vLLM and SGLang call the same open kernels."""
 MODELS: dict[str, Callable[[Work, Any, Device], Cost]] = {
     "gemm": gemm,
     "decode_attention": decode_attention,
@@ -145,7 +147,7 @@ class Kernels:
         formats = [number, *alike] if own else alike
         if self._widens(number) and not any((f.library, f.format) == (self.library, number) for f in fits):
             formats = []
-        order = [self.library, *(name for name in LIBRARIES if name != self.library), "any"]
+        order = (self.library, *NEXT[self.library], "any")
         for wanted in (*formats, "bf16"):
             if wanted in EVERYWHERE and (found := [fit for fit in fits if fit.format == wanted]):
                 return found

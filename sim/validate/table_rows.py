@@ -77,7 +77,7 @@ def _parts(table: Table) -> Iterator[tuple[Table, str]]:
         yield table, name
 
 
-def _some(table: Table, which: np.ndarray, yes: str, no: str) -> Iterator[tuple[Table, str]]:  # type: ignore[type-arg]
+def _some(table: Table, which: np.ndarray, yes: str, no: str) -> Iterator[tuple[Table, str]]:
     for keep, label in ((which, yes), (~which, no)):
         if keep.any():
             yield table.where(keep), label
