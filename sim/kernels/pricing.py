@@ -37,6 +37,8 @@ MODELS: dict[str, Callable[[Work, Any, Device], Cost]] = {
 }
 IN_ENGINE = ("elementwise", "recurrence", "index")
 """Families that no table times; their constants are the engine's."""
+READERS = ("decode_attention", "mla_decode")
+"""Families that read a cache: another number format costs them its bytes, another library is another algorithm."""
 ALIKE = {
     "fp32": ("bf16",),
     "fp16": ("bf16",),
@@ -129,7 +131,7 @@ class Kernels:
         if key not in self._fits:
             ours = (getattr(self.engine, family),) if family in IN_ENGINE else self.constants.fits(family)
             self._fits[key] = tuple(
-                (fit, self._device(number_format(fit.format).rate)) for fit in self._like(ours, number)
+                (fit, self._device(number_format(fit.format).rate)) for fit in self._like(ours, number, family in READERS)
             )
         return self._fits[key]
 
@@ -140,7 +142,7 @@ class Kernels:
     def _device(self, rate: str) -> Device:
         return Device(self.gpu.matrix_rate(rate), self.gpu.bandwidth, self.gpu.multiprocessors, self.warm)
 
-    def _like(self, fits: tuple[Fit, ...], number: str) -> list[Fit]:
+    def _like(self, fits: tuple[Fit, ...], number: str, reads: bool) -> list[Fit]:
         """Those of the library, or of the next one, for a format, or for the one most like it that the GPU computes."""
         alike = [n for n in ALIKE.get(number, ()) if number_format(n).rate in self.gpu.peak]
         own = number_format(number).rate in self.gpu.peak or self._measured_here(number, fits)
@@ -148,13 +150,15 @@ class Kernels:
         if self._widens(number) and not any((f.library, f.format) == (self.library, number) for f in fits):
             formats = []
         order = (self.library, *NEXT[self.library], "any")
-        for wanted in (*formats, "bf16"):
+        alike_first = [(wanted, library) for wanted in (*formats, "bf16") for library in order]
+        if reads and self.library in WIDENING:  # what reads a cache converts it on the way
+            alike_first.sort(key=lambda pair: pair[1] == "trtllm")
+        for wanted, library in alike_first:
             if wanted in EVERYWHERE and (found := [fit for fit in fits if fit.format == wanted]):
                 return found
-            for library in order:
-                if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
-                    beside = [f for f in BESIDE.get(number, ()) if number_format(f).rate in self.gpu.peak]
-                    return found + [fit for fit in fits if fit.library == library and fit.format in beside]
+            if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
+                beside = [f for f in BESIDE.get(number, ()) if number_format(f).rate in self.gpu.peak]
+                return found + [fit for fit in fits if fit.library == library and fit.format in beside]
         return list(fits[:1])
 
     def _widens(self, number: str) -> bool:
