@@ -131,7 +131,8 @@ class Kernels:
         if key not in self._fits:
             ours = (getattr(self.engine, family),) if family in IN_ENGINE else self.constants.fits(family)
             self._fits[key] = tuple(
-                (fit, self._device(number_format(fit.format).rate)) for fit in self._like(ours, number, family in READERS)
+                (fit, self._device(number_format(fit.format).rate))
+                for fit in self._like(ours, number, family in READERS)
             )
         return self._fits[key]
 

@@ -45,9 +45,9 @@ class Rows:
         """Constants of an engine's scheduler."""
         return constants_of(engine).serving
 
-    def kernels(self, gpu: Gpu) -> Kernels:
+    def kernels(self, gpu: Gpu, library: str) -> Kernels:
         """Kernels as they run alone, which is how kernels.csv measures them."""
-        return Kernels(gpu, load_constants(gpu.constants), TABLES, warm=True)
+        return Kernels(gpu, load_constants(gpu.constants), TABLES, library, warm=True)
 
     @cached_property
     def runs(self) -> Measured:
