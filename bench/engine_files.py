@@ -14,7 +14,7 @@ HEAD = {
     ANY: """\
 # What engines make of kernels and collectives, written by bench/engines.py: factors, fractions, seconds. What each
 # constant means stands in sim/kernels/constants.py, sim/kernels/routing.py and sim/serving.py. residual, ttft: rows,
-# measured over predicted at the 10th and 90th percentile, mean absolute error of the fit and of models left out of it.
+# measured over predicted of models left out at the 10th and 90th percentile, mean absolute errors in the fit and out.
 # reserved and the memory of recurrence and index are not fitted.
 """,
     "trtllm": """\
