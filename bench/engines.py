@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="fit the constants, leave models and GPUs out, write them")
     parser.add_argument("--groups", action="store_true", help="also print errors by model, GPU, engine and format")
     options = parser.parse_args()
-    measured = read(read_rows(options.data / "end_to_end.csv"))
+    measured = read(read_rows(options.data / "end_to_end.csv").good)
     for reason, count in measured.screen.counts().items():
         print(f"{count:5} {reason}")
     good = [p for p in measured.plans if p.case and measured.screen.keeps(p.run)]
@@ -215,7 +215,9 @@ def residual(fitted: Array, left_out: Array) -> dict[str, float]:
     """Measured over predicted of models left out at the 10th and 90th percentile; mean errors, in the fit and out."""
     low, high = np.quantile(1 / left_out, (0.1, 0.9))
     inside = np.mean((1 / fitted >= low) & (1 / fitted <= high))
-    print(f"range {low:.3f} to {high:.3f} of the prediction: holds 80 % of rows of models left out, {inside:.0%} fitted")
+    print(
+        f"range {low:.3f} to {high:.3f} of the prediction: holds 80 % of rows of models left out, {inside:.0%} fitted"
+    )
     error, held_out = (float(np.abs(ratios - 1).mean()) for ratios in (fitted, left_out))
     figures = {"low": low, "high": high, "error": error, "held_out": held_out}
     return {"rows": len(fitted), **{name: float(f"{value:.3g}") for name, value in figures.items()}}

@@ -18,12 +18,13 @@ from sim.run import machine
 from sim.serving import ServingConstants
 from sim.sweep import sweep
 from sim.validate.cases import Case, constants_of
-from sim.validate.csv_rows import read_rows
+from sim.validate.csv_rows import Row, read_rows
+from sim.validate.csv_rows import Rows as FileRows
 from sim.validate.kernel_rows import kernel_groups
 from sim.validate.latency_rows import latency_group
 from sim.validate.memory_rows import memory_groups
 from sim.validate.names import SHIPPED
-from sim.validate.result import Group, Outcome, Validation, reports
+from sim.validate.result import Group, Outcome, Validation, failed, reports
 from sim.validate.serving_rows import Measured, read, serving_groups
 from sim.validate.suite import priced, suite_group
 from sim.validate.table_rows import both
@@ -36,6 +37,7 @@ class Rows:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._read: dict[str, FileRows] = {}
 
     def machine(self, item: Case) -> Machine:
         """The machine of a configuration, with the constants of its engine."""
@@ -49,25 +51,40 @@ class Rows:
         """Kernels as they run alone, which is how kernels.csv measures them."""
         return Kernels(gpu, load_constants(gpu.constants), TABLES, library, warm=True)
 
+    def read(self, name: str) -> list[Row]:
+        """The rows of a file that can be read; the others are kept for ``unreadable``."""
+        if name not in self._read:
+            self._read[name] = read_rows(self.folder / name)
+        return self._read[name].good
+
+    def unreadable(self) -> list[Group]:
+        """Rows that cannot be read, by file."""
+        return [
+            Group(f"{name}: cannot be read", tuple(failed(f"{r.where}: {r.why}", r.where) for r in found.refused))
+            for name, found in self._read.items()
+        ]
+
     @cached_property
     def runs(self) -> Measured:
         """Serving runs, screened."""
-        return read(read_rows(self.folder / "end_to_end.csv"))
+        return read(self.read("end_to_end.csv"))
 
     @cached_property
     def memory(self) -> list[Group]:
         """Groups of memory.csv."""
-        return memory_groups(read_rows(self.folder / "memory.csv"))
+        return memory_groups(self.read("memory.csv"))
 
     @cached_property
     def kernel(self) -> list[Group]:
         """Groups of kernels.csv."""
-        return kernel_groups(self.folder / "kernels.csv", self.kernels, load_fabric_constants())
+        return kernel_groups(
+            self.folder / "kernels.csv", self.read("kernels.csv"), self.kernels, load_fabric_constants()
+        )
 
     @cached_property
     def latency(self) -> list[Group]:
         """The group of latency.csv."""
-        return [latency_group(read_rows(self.folder / "latency.csv"), self.machine, self.serving)]
+        return [latency_group(self.read("latency.csv"), self.machine, self.serving)]
 
     @cached_property
     def tables(self) -> list[Group]:
@@ -87,10 +104,9 @@ class Rows:
         known: dict[str, Outcome] = {}
         for group in (*self.memory, *self.latency, *self.kernel):
             known |= {o.row: o for o in group.outcomes if o.row not in known}
-        memory = {row["row_id"]: row for row in read_rows(self.folder / "memory.csv")}
-        latency = {row["row_id"]: row for row in read_rows(self.folder / "latency.csv")}
-        rows = read_rows(self.folder / "suite.csv")
-        return [suite_group(rows, known, memory, latency, priced(self._step))]
+        memory = {row["row_id"]: row for row in self.read("memory.csv")}
+        latency = {row["row_id"]: row for row in self.read("latency.csv")}
+        return [suite_group(self.read("suite.csv"), known, memory, latency, priced(self._step))]
 
     def _step(self, item: Case, context: int) -> float:
         return float(sweep(item.placement, self.machine(item), 1, context).seconds[0])
@@ -126,5 +142,5 @@ def validate(folder: Path | None = None) -> Validation:
     if not any((folder / name).exists() for name in FILES):
         raise InputError(f"{folder} has none of {', '.join(FILES)}")
     rows = Rows(folder)
-    groups = [group for of_file in GROUPS.values() for group in of_file(rows)]
+    groups = [group for of_file in GROUPS.values() for group in of_file(rows)] + rows.unreadable()
     return Validation(version=__version__, groups=reports(groups), screen=rows.runs.screen.counts())

@@ -36,11 +36,10 @@ MLA = re.compile(r"bs(\d+) ctx(\d+) heads/rank (\d+)")
 GEMM = re.compile(r"(\d+)x(\d+)x(\d+)$|M(\d+) N(\d+) K(\d+)")
 
 
-def kernel_groups(path: Path, kernels: Callable[[Gpu, str], Kernels], constants: object) -> list[Group]:
+def kernel_groups(
+    path: Path, rows: list[Row], kernels: Callable[[Gpu, str], Kernels], constants: object
+) -> list[Group]:
     """Attention, GEMM and collectives of ``kernels.csv``."""
-    from sim.validate.csv_rows import read_rows
-
-    rows = list(read_rows(path))
     compute = [row for row in rows if row["kind"] in ("attention", "gemm", "moe-gemm")]
     attention = tuple(_outcome(row, kernels) for row in compute if row["kind"] == "attention")
     gemm = tuple(_outcome(row, kernels) for row in compute if row["kind"] != "attention")

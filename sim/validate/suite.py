@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sim.validate.cases import Case, case
 from sim.validate.memory_rows import GIB, kv_bytes, layout, memory_precision, shape
-from sim.validate.result import Group, Outcome
+from sim.validate.result import Group, Outcome, failed
 from sim.validate.runs import Run
 
 Row = dict[str, str]
@@ -42,7 +42,10 @@ def suite_group(
         suite, allowed = row["suite_id"], tolerance(row["suggested_tolerance"])
         special = SPECIAL.get(suite)
         if special:
-            found += special(suite, known, memory, latency, step)
+            try:
+                found += special(suite, known, memory, latency, step)
+            except KeyError as missing:
+                found.append(failed(f"row {missing.args[0]} that it is about is missing", suite))
             continue
         for name in (row["primary_row"], *filter(None, row["companion_rows"].split(";"))):
             found.append(_of(suite, name, allowed, known, memory, latency))
