@@ -29,6 +29,7 @@ from sim.validate.serving_rows import Measured, read, serving_groups
 from sim.validate.suite import priced, suite_group
 from sim.validate.table_rows import both
 
+ALONE = TABLES.model_copy(update={"quantise": 0.0})
 FILES = ("suite.csv", "memory.csv", "latency.csv", "kernels.csv", "end_to_end.csv")
 
 
@@ -48,8 +49,8 @@ class Rows:
         return constants_of(engine).serving
 
     def kernels(self, gpu: Gpu, library: str) -> Kernels:
-        """Kernels as they run alone, which is how kernels.csv measures them."""
-        return Kernels(gpu, load_constants(gpu.constants), TABLES, library, warm=True)
+        """Kernels as they run alone, which is how kernels.csv measures them, on activations that are quantised."""
+        return Kernels(gpu, load_constants(gpu.constants), ALONE, library, warm=True)
 
     def read(self, name: str) -> list[Row]:
         """The rows of a file that can be read; the others are kept for ``unreadable``."""
