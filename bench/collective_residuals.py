@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from collective_rows import Row, collectives
 
 from sim.collectives import CollectiveCost
 from sim.constants_fabric import FabricConstants
+from sim.validate.collective_rows import Row, collectives
 
 LEAST = 5  # rows that say something about a tenth
 
