@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from sim.validate.collective_rows import Row, collectives
 
 from sim import selection
 from sim.constants_fabric import DATA, FabricConstants, Fit, Kernel, read_constants, relatives
+from sim.validate.collective_rows import Row, collectives
 
 
 class Job(NamedTuple):
