@@ -10,15 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, StrictInt, field_validator, model_validator
 
 from sim.collectives import KINDS
+from sim.constants_fabric import load_fabric_constants
 from sim.errors import Problem
-from sim.explain import show, suggest
+from sim.explain import one_of, show, suggest
 from sim.noun import Noun
 from sim.units import Bytes, Seconds, format_bytes, format_seconds
 
-EngineName = Literal["trtllm", "vllm", "sglang"]
+
+def _known_engine(name: str) -> str:
+    engines = load_fabric_constants().engines
+    if name not in engines:
+        raise ValueError(f"must be {one_of(engines)}, not {show(name)}")
+    return name
+
+
+EngineName = Annotated[str, AfterValidator(_known_engine)]
+"""An engine of ``sim/data/collectives.yaml``, as it is now or with the version up to which it was otherwise."""
 Source = Literal["fitted", "measured"]
 Moment = Annotated[Seconds, Field(le=3600)]
 
@@ -105,6 +115,11 @@ class Conditions(Noun):
     """Forced algorithm, kernel or library by kind of collective."""
     faults: tuple[Fault, ...] = ()
     background: tuple[Traffic, ...] = ()
+
+    @property
+    def library(self) -> str:
+        """Whose compute kernels run: the engine's, whatever its version."""
+        return self.engine.partition("-")[0]
 
     def words(self) -> Iterator[str]:
         """Yield what a reader of results must know."""

@@ -64,7 +64,7 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine | 
     changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
     fitted = conditions.kernels == "fitted"
     priced = Kernels if fitted else MeasuredKernels
-    kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.engine)
+    kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.library)
     return Machine(kernels, *states[0], changes, conditions.background)
 
 

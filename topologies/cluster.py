@@ -149,6 +149,11 @@ class Cluster(Topology):
         """GPUs of all nodes together."""
         return self.nodes * self.node.gpu_count
 
+    @property
+    def usual_gpu(self) -> str:
+        """That of its nodes."""
+        return self.node.usual_gpu
+
     def build(self, gpu: Gpu) -> Fabric:
         """See ``cluster``."""
         return cluster(

@@ -75,14 +75,27 @@ def nccl(path: Path) -> Iterator[Row]:
         yield Row("nccl_collectives", r["system"], op, n, message, seconds, library, label, series=series)
 
 
+UNTIL = {"vllm": "0.18", "sglang": "0.5.11"}
+"""The last measured versions, or those before the next, of which these engines' rows show the older kernels."""
+
+
+def engine_of(name: str, version: str) -> str:
+    """The engine as ``sim/data/collectives.yaml`` knows it."""
+    until = UNTIL.get(name)
+    if until is None:
+        return name
+    last = _numbers(until)
+    return f"{name}-{until}" if _numbers(version)[: len(last)] <= last else name
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
 def custom(path: Path) -> Iterator[Row]:
     for r in read(path):
         n, size, source = int(r["num_gpus"]), float(r["bytes"]), r["kernel_source"]
-        version = int(r["fw_version"].split(".")[1 if r["backend_fw"] == "vllm" else 2].split("rc")[0])
-        old = {"sglang": version < 12, "vllm": version < 19}.get(
-            r["backend_fw"]
-        )  # the same kernels, none in the switch
-        engine = "trtllm" if source.startswith("TRTLLM") else "vllm-0.14" if old else r["backend_fw"]
+        engine = "trtllm" if source.startswith("TRTLLM") else engine_of(r["backend_fw"], r["fw_version"])
         why = "launched eagerly: the host sets the time" if source.endswith("eager") else ""
         label = f"{r['backend_fw']} {r['fw_version']} {source} {n} GPUs {int(size)} B"
         seconds = float(r["latency_us"]) / 1e6
