@@ -217,7 +217,9 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
     if workload.query_tokens > 1:
         lines.append("acceptance and drafting: each step counts one token per sequence, whatever is accepted")
     if any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds):
-        lines.append("routing skew: tokens choose experts evenly; the expected number of distinct experts is read")
+        even = evaluations[0].machine.kernels.engine.routing.even
+        chosen = "tokens choose experts evenly" if even else "tokens choose as unevenly as in measured runs on average"
+        lines.append(f"which experts a prompt prefers: {chosen}; the expected number of distinct experts is read")
     if any(e.strategy.two_batch_overlap or max(e.strategy.pieces(2)) > 1 for e in evaluations):
         lines.append("slower kernels while communication runs beside them on the same GPU")
     fabric = evaluations[0].machine.collectives.fabric

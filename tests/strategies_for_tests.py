@@ -111,8 +111,8 @@ class _AnyFabric:
         return len(ranks)
 
 
-class UnitMachine:
-    """A machine with round numbers: attention takes ``attention`` s per (sequence, KV head), a kind of collective
+class _Units:
+    """Prices in round numbers: attention takes ``attention`` s per (sequence, KV head), a kind of collective
     ``fixed[kind]`` s plus ``per_byte[kind]`` s a byte, everything else nothing.
     """
 
@@ -120,7 +120,6 @@ class UnitMachine:
         self.attention, self.gemm = attention, gemm
         self.fixed, self.per_byte = fixed or {}, per_byte or {}
         self.fabric = _AnyFabric()
-        self.kernels = self.collectives = self
 
     def cost(self, what, ranks=()):
         """Of an operation's work, or of a kind of collective."""
@@ -132,6 +131,12 @@ class UnitMachine:
         fields = dict.fromkeys(CollectiveCost._fields, 0.0) | {"algorithm": "unit", "tier": "unit"}
         fields |= {"alpha": self.fixed.get(what, 0.0), "seconds_per_byte": self.per_byte.get(what, 0.0)}
         return CollectiveCost(**fields)
+
+
+def UnitMachine(*arguments, **prices) -> Machine:  # noqa: N802  a machine like any other
+    """A machine with the prices of ``_Units``."""
+    units = _Units(*arguments, **prices)
+    return Machine(units, units)
 
 
 def run_stage(placed: Placement, on, workload: Workload, granularity: str = "folded", **options):

@@ -10,7 +10,10 @@ from sim.workload import Workload
 MODEL, GPU, WORK = "model: qwen3-235b-a22b\n", "gpu: h200-sxm\n", "workload: {batch: 64, context: 32k}\n"
 TP8 = "layouts:\n  - {strategy: tp, tp: 8}\n"
 HEAD = MODEL + GPU + WORK
-FORMATS = "fp32, bf16, fp16, fp8, fp8_block, fp8_group, mxfp8, int8, int4, fp4, nvfp4, mxfp4"
+FORMATS = (
+    "fp32, bf16, fp16, fp8, fp8_block, fp8_group, mxfp8, int8, int4, int4_g32, fp4, nvfp4, mxfp4, "
+    "fp8_ds_mla, nvfp4_ds_mla"
+)
 KEYS = ", ".join(Scenario.model_fields)
 NEEDS = "a scenario needs model, gpu, workload, layouts"
 SPACE = "choose smaller degrees or a larger topology"

@@ -49,9 +49,12 @@ def test_rates():
         "mxfp8": "fp8",
         "int8": "int8",
         "int4": "bf16",
+        "int4_g32": "bf16",
         "fp4": "fp4",
         "nvfp4": "fp4",
         "mxfp4": "fp4",
+        "fp8_ds_mla": "fp8",
+        "nvfp4_ds_mla": "fp4",
     }
 
 
@@ -63,5 +66,6 @@ def test_half_a_byte_without_scales_and_a_sixteenth_more_with_them():
 def test_an_unknown_format_lists_the_known_ones():
     with pytest.raises(InputError) as error:
         number_format("fp6")
-    known = "fp32, bf16, fp16, fp8, fp8_block, fp8_group, mxfp8, int8, int4, fp4, nvfp4, mxfp4"
+    known = "fp32, bf16, fp16, fp8, fp8_block, fp8_group, mxfp8, int8, int4, int4_g32, fp4, nvfp4, mxfp4, "
+    known += "fp8_ds_mla, nvfp4_ds_mla"
     assert str(error.value) == f"number format 'fp6' is not known; choose one of {known}"

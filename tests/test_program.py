@@ -273,5 +273,5 @@ def test_a_window_bounds_what_is_read():
 
 def test_a_program_is_written_once_for_all_ranks():
     assert lower(GQA, layout("tp", tp=2), "decode") is lower(GQA, layout("tp", tp=2), "decode")
-    assert isinstance(UnitMachine().cost("all_reduce").alpha, float)
+    assert isinstance(UnitMachine().collectives.cost("all_reduce").alpha, float)
     assert lane(place(GQA, "tp", tp=2), WORK).rank == 0

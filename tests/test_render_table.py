@@ -50,6 +50,8 @@ def layout(tag: str = "tp8", kv_gib: int = 94, copies: float = 2.0, **changes: o
         ),
         "step": StepReport(
             seconds=0.0463,
+            low_seconds=0.0421,
+            high_seconds=0.0512,
             floor_seconds=0.0274,
             breakdown={"attention.core": 0.03, "ffn.all_reduce": 0.0163},
             exposed_communication_seconds=0.0163,
@@ -178,7 +180,7 @@ def test_the_detail_of_a_layout_reads_like_this():
         "48,128 bytes a token\n"
         "• weights: 1.00 copies; 28 GiB on the fullest rank\n"
         "• fits: batch up to 67 at this context, context up to 34,394 at this batch\n"
-        "• step: 46.3 ms, floor 27.4 ms; 21.6 tokens/s/user, 173 output tokens/s/GPU; bottleneck: KV reads (65 %)\n"
+        "• step: 46.3 ms (42.1 to 51.2), floor 27.4 ms; 21.6 tokens/s/user, 173 output tokens/s/GPU; bottleneck: KV reads (65 %)\n"
         "• the attention phase runs in 4 pieces, each one's exchange behind the next\n"
         "\n"
         "Memory of the fullest rank\n"

@@ -26,10 +26,15 @@ class Routing(Noun):
     uneven: float = Field(0.0, ge=0)
     """Standard deviations of the fullest rank's rows above the mean, over sqrt(2 ln ranks)."""
 
+    @property
+    def even(self) -> bool:
+        """Whether every expert is as likely as another."""
+        return self.skew == 1.0 and not self.uneven
+
     def apply(self, work: Work) -> Work:
         """The same work with the experts that such a choice hits; other operations as they are."""
         shape = work.shape
-        if (self.skew == 1.0 and not self.uneven) or not isinstance(shape, GroupedGemm):
+        if self.even or not isinstance(shape, GroupedGemm):
             return work
         if not shape.held or _nothing(shape.hit):
             return work
