@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim import compare, parse_scenario, simulate
+from sim import compare, parse_scenario, simulate, transport
 from sim.catalog_gpus import load_gpu
 from sim.catalog_topologies import parse_topology
 from sim.conditions import Conditions
@@ -43,7 +43,7 @@ def seconds(found=None, **changes):
         ({"faults": [{"gpu": 1, "speed": -0.1}]}, ["faults.0.speed: must be at least 0"]),
         ({"faults": [{"gpu": 1, "speed": float("nan")}]}, ["faults.0.speed: must be a finite number"]),
         ({"faults": [{"node": "nvswitch0", "at": "-1 ms"}]}, ["faults.0.at: must be at least 0"]),
-        ({"faults": [{"node": "nvswitch0", "at": "2 ms", "until": "1 ms"}]}, ["faults.0: ends at 1 ms, before it beg"]),
+        ({"faults": [{"node": "nvswitch0", "at": "2 ms", "until": "1 ms"}]}, ["faults.0: ends at 1 ms, but beg"]),
         ({"faults": [{"node": "nvswitch9"}]}, ["faults.0.node: hgx-8: no node is called 'nvswitch9'; did you mean"]),
         (
             {"faults": [{"link": ["gpu0", "gpu1"]}, {"node": "nic0"}]},
@@ -65,6 +65,11 @@ def seconds(found=None, **changes):
         ({"engine": "vlm"}, ["engine: must be trtllm, vllm, sglang, vllm-0.18 or sglang-0.5.11, not 'vlm'"]),
         ({"collectives": {"all_reduse": "ring"}}, ["collectives.all_reduse: is not a collective; did you"]),
         ({"collectives": "ring"}, ["collectives: must be"]),
+        ({"collectives": {"all_reduce": "rign"}}, ["collectives.all_reduce: 'rign' is no algorithm, kernel"]),
+        ({"collectives": {"all_reduce": ["ring", ""]}}, ["collectives.all_reduce: '' is no algorithm"]),
+        ({"collectives": {"all_reduce": []}}, ["collectives.all_reduce: names nothing"]),
+        ({"faults": [{"gpu": 0, "speed": 1e-300}]}, ["faults.0: has a speed of 1e-300; give at least 1e-06, or 0"]),
+        ({"layouts": [{"strategy": "tp", "tp": 2, "rank_order": [8, 0]}]}, ["layouts.0.rank_order: there is no GPU 8"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_its_place(changes, problems):
@@ -124,8 +129,26 @@ def test_a_forced_algorithm_is_the_one_that_runs(wanted):
 
 
 def test_what_cannot_be_forced_is_refused_with_the_layout_and_the_choices():
-    with pytest.raises(InputError, match=r"^tp4: all_reduce cannot be forced to nvls here; choose from .*in_switch"):
-        seconds(collectives={"all_reduce": "nvls"})
+    with pytest.raises(InputError, match=r"^tp4: all_reduce cannot be forced to chain here; choose from .*in_switch"):
+        seconds(collectives={"all_reduce": "chain"})
+
+
+def test_rings_over_direct_links_are_rings_when_they_are_forced():
+    """On a cube mesh NCCL runs several rings at once; to force a ring is no worse."""
+    chosen = {"topology": "dgx1", "gpu": "v100-sxm2-32gb", "layouts": [{"strategy": "tp", "tp": 8}]}
+    free, forced = (
+        simulate(s, s.layouts[0]) for s in (scenario(**chosen), scenario(**chosen, collectives={"all_gather": "ring"}))
+    )
+    assert forced.collectives["logits.all_gather"] == free.collectives["logits.all_gather"]
+    assert "rings" in forced.collectives["logits.all_gather"]
+
+
+def test_traffic_that_would_be_sent_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(transport, "MOST_REPEATS", 200)
+    tiny = {"kind": "send", "gpus": [6, 7], "size": 1, "repeat": True}
+    slow = [{"strategy": "tp", "tp": 1}]
+    with pytest.raises(InputError, match=r"send of 1 B on GPUs 6, 7, again and again: is sent more than 200 times"):
+        seconds(granularity="flows", background=[tiny], layouts=slow)
 
 
 @pytest.mark.parametrize("granularity", ["folded", "ranks", "flows"])
