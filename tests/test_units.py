@@ -67,7 +67,7 @@ def test_seconds(text, value):
     ("read", "text", "message"),
     [
         (parse_count, "many", "'many' is not a count; write for example 4096, 32k or 1M"),
-        (parse_count, True, "True is not a count; write for example 4096, 32k or 1M"),
+        (parse_count, True, "true is not a count; write for example 4096, 32k or 1M"),
         (parse_count, 1.5, "1.5 is not a whole number; write for example 4096, 32k or 1M"),
         (
             parse_count,
