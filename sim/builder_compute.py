@@ -173,22 +173,25 @@ class ComputeBuilder:
         if missing:
             raise self.fail(op, f"{tensor.name} is held only where {', '.join(missing)}, but {x.name} is everywhere")
 
-    def project(self, x: Value, weights: list[str], name: str) -> list[Value]:
-        """One GEMM with one or several weights; a sum is owed over the axes that split what is contracted."""
-        self.whole(name, x)
-        attention = self.layer.attention if self.layer else None
+    def project(self, x: Value, weights: list[str], name: str, owed: bool = False) -> list[Value]:
+        """One GEMM with one or several weights; a sum is owed over the axes that split what is contracted.
+
+        With ``owed`` a sum that ``x`` owes is still owed afterwards, because a product is linear.
+        """
+        self.whole(name, x._replace(partial=()) if owed else x)
+        mixer = self.layer.mixer if self.layer else None
         made, shapes = [], []
         for weight in weights:
             tensor = self.tensors[weight]
             self._held(name, tensor, x)
-            dims = [self.cut.dim(role, size, attention) for role, size in tensor.dims]
+            dims = [self.cut.dim(role, size, mixer) for role, size in tensor.dims]
             if dims[-1].role == x.dims[0].role:
                 dims.reverse()  # embedding tables list the vocabulary first
             taken, out = dims[: len(x.dims)], dims[len(x.dims) :]
             for mine, theirs in zip(x.dims, taken, strict=True):
                 if mine.size != theirs.size or mine.axes != theirs.axes:
                     raise self.fail(name, f"{x.name} has {show_dim(mine)} where {weight} has {show_dim(theirs)}")
-            partial = self.mesh.real(tuple(a for d in taken for a in d.axes))
+            partial = x.partial or self.mesh.real(tuple(a for d in taken for a in d.axes))
             renamed = tuple(d._replace(role="heads") if d.role.endswith("_heads") else d for d in out)
             made.append(x._replace(name=self.named(weight), dims=renamed, partial=partial))
             shapes.append(tensor)
@@ -260,15 +263,15 @@ class ComputeBuilder:
         picked = queries._replace(name=self.named("picked"), dims=(Dim("picked", 1),))
         self.ops.append(compute.Index(self.named("index"), (queries,), (picked,), self.layer.attention))
 
-    def recur(self, q: Value, k: Value, v: Value, z: Value, gates: Value) -> Value:
+    def recur(self, q: Value, k: Value, v: Value, z: Value, gates: Value, *decay: Value) -> Value:
         """State of linear attention: convolution, update, read-out and gated norm."""
         assert self.layer
         assert self.layer.linear
-        self.whole("recur", q, k, v, z, gates)
+        self.whole("recur", q, k, v, z, gates, *decay)
         for x in (q, v):
             self._own_sequences("recur", x)
         y = v._replace(name=self.named("read"))
-        self.ops.append(compute.Recur(self.named("recur"), (q, k, v, z, gates), (y,), self.layer.linear))
+        self.ops.append(compute.Recur(self.named("recur"), (q, k, v, z, gates, *decay), (y,), self.layer.linear))
         return y
 
     def merge(self, x: Value) -> Value:

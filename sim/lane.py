@@ -186,8 +186,16 @@ class Lane:
         return total
 
     def states(self, linear: LinearAttention) -> Number:
-        """Bytes of the states that this rank keeps in one layer."""
-        return self.sequences().count * linear.state(self.size(self.cut.dim("state_heads", linear.value_heads)))
+        """Bytes of the states that this rank keeps in one layer: none where it has nothing of the block."""
+        return self.sequences().count * self.state(linear)
+
+    def state(self, linear: LinearAttention) -> int:
+        """Bytes of the state of one sequence on this rank in one layer."""
+        tensors = {tensor.name: tensor for tensor in linear.tensors(1)}
+        if any(self.cut.mesh.coordinate(self.rank, axis) != at for axis, at in self.cut.holds(tensors["state_v"])):
+            return 0
+        heads = self.size(self.cut.dim("state_heads", linear.value_heads))
+        return linear.state(heads, self.size(self.cut.dim("state_keys", linear.key_heads, linear)))
 
     def latent_bytes_per_token(self, attention: Attention) -> int:
         """Bytes that one cached token takes on this rank in one layer, without the keys of an index."""

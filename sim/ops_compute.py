@@ -173,7 +173,7 @@ class Recur(ComputeOp):
         """The state is read and written once per step; 6·key·value FLOPs per head and token."""
         v = self.inputs[2]
         a, heads, rows = self.linear, lane.size(self.inputs[2].dims[0]), lane.rows(self.inputs[2])
-        state = lane.sequences(v.chunk).count * a.state(heads)
+        state = lane.sequences(v.chunk).count * lane.state(a)
         io: Number = 0
         for value in (*self.inputs, *self.outputs):
             io = io + rows * _features(lane, value.dims) * lane.activation
