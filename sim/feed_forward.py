@@ -68,7 +68,9 @@ class MoeFfn(Noun):
         if self.router_bias:
             yield TensorShape("router_bias", (("experts_all", e),), "routed_experts", False)
         x = ("latent", self.latent) if self.latent else ("hidden", hidden)
-        yield TensorShape("experts_gate_up", (("experts", e), x, ("halves", halves), ("expert_ffn", w)), "routed_experts")
+        yield TensorShape(
+            "experts_gate_up", (("experts", e), x, ("halves", halves), ("expert_ffn", w)), "routed_experts"
+        )
         yield TensorShape("experts_down", (("experts", e), ("expert_ffn", w), x), "routed_experts")
         if self.expert_bias:
             bias = (("experts", e), ("halves", halves), ("expert_ffn", w))

@@ -169,6 +169,7 @@ _ROLES = {
     "q_heads": "query heads",
     "attention_heads": "query heads",
     "o_heads": "query heads",
+    "state_heads": "value heads of linear attention",
     "ffn": "columns of the dense FFN",
     "expert_ffn": "columns of an expert",
     "shared_ffn": "columns of the shared expert",

@@ -24,6 +24,8 @@ class DecodeContextParallel(Strategy):
     """``tp`` ranks, of which ``dcp`` consecutive ones share a sequence's tokens.
 
     ``replicate_q``: the query projection is split over TP / dcp only, which saves the all-gather of the queries.
+    ``linear_state``: the state of linear attention has no tokens to share; it repeats over ``dcp``, or its heads are
+    split over all ranks (``sharded``: vLLM's state shapes divide by the whole tensor-parallel size).
     """
 
     kind: ClassVar[str] = "dcp"
@@ -33,6 +35,7 @@ class DecodeContextParallel(Strategy):
     ep: int = degree(*EXPERT, default=1)
     exchange: Literal["ag_rs", "a2a"] = "ag_rs"
     replicate_q: bool = False
+    linear_state: Literal["replicated", "sharded"] = "replicated"
     ownership: Rule = "round_robin"
     block: Block = 1
 
@@ -77,6 +80,8 @@ class DecodeContextParallel(Strategy):
         roles = dict.fromkeys(("o_heads", "ffn", "shared_ffn", "vocab"), everything)
         roles["q_heads"] = ("tpa",) if self.replicate_q else everything
         ffn = {"experts": ("ep",), "expert_ffn": ("tpf",)}
+        if self.linear_state == "sharded":
+            roles["state_heads"] = everything
         ownership = Ownership(rule=self.ownership, block=self.block)
         return Cut(mesh, {**roles, **ffn, "attention_heads": ("tpa",)}, kv_tokens=("dcp",), ownership=ownership)
 

@@ -10,6 +10,7 @@ from sim import ops_compute as ops
 from sim.model import GroupedQueryAttention, LatentAttention, MoeFfn
 from sim.program import Op
 from sim.proof.mathematics import activate, append, attend, experts, rms, rotate, top_k
+from sim.proof.recur import recur
 from sim.proof.weights import Held
 from sim.proof.world import Piece, ProofError, Rank, Routed, World
 
@@ -125,6 +126,11 @@ def _(op: ops.Attend, rank: Rank, world: World) -> None:
     array, statistics = attend(op, rank, world, q, expanded)
     ranges = (q.ranges[0], (0, array.shape[-1]))
     world.put(op, rank, op.outputs[0], Piece(array, q.rows, ranges, statistics))
+
+
+@compute.register
+def _(op: ops.Recur, rank: Rank, world: World) -> None:
+    recur(op, rank, world)
 
 
 @compute.register

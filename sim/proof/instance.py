@@ -11,7 +11,17 @@ from dataclasses import replace
 from sim.cut import Cut
 from sim.formats import NumberFormat
 from sim.lower import cut_of
-from sim.model import Attention, Ffn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn
+from sim.model import (
+    Attention,
+    Ffn,
+    GroupedQueryAttention,
+    LatentAttention,
+    Layer,
+    LayerRun,
+    LinearAttention,
+    Model,
+    MoeFfn,
+)
 from sim.strategy import Strategy
 from sim.workload import Precision
 
@@ -50,6 +60,12 @@ def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
     return None
 
 
+def _linear(a: LinearAttention | None) -> LinearAttention | None:
+    """Heads as they are, few elements per head."""
+    small = {"key_dim": 4, "value_dim": 3, "channel_decay": 2 if a and a.channel_decay else None}
+    return a.model_copy(update=small) if a else None
+
+
 def _ffn(f: Ffn | None, cut: Cut) -> Ffn | None:
     if f is None:
         return None
@@ -60,7 +76,12 @@ def _ffn(f: Ffn | None, cut: Cut) -> Ffn | None:
     if isinstance(f, MoeFfn):
         shared = width("shared_ffn", 4) if f.shared_width else 0
         return MoeFfn(
-            experts=f.experts, top_k=f.top_k, width=width("expert_ffn", 4), shared_width=shared, gated=f.gated
+            experts=f.experts,
+            top_k=f.top_k,
+            width=width("expert_ffn", 4),
+            shared_width=shared,
+            gated=f.gated,
+            latent=8 if f.latent else None,
         )
     return f.model_copy(update={"width": width("ffn", 8), "bias": False})
 
@@ -73,7 +94,9 @@ def scaled(model: Model, strategy: Strategy, precision: Precision) -> Model:
     each = 2 if ranks * len(model.runs) <= 32 else 1
     runs = []
     for count, layer in model.runs[:6]:
-        small = Layer(attention=_attention(layer.attention, precision.kv), ffn=_ffn(layer.ffn, cut))
+        small = Layer(
+            attention=_attention(layer.attention, precision.kv), linear=_linear(layer.linear), ffn=_ffn(layer.ffn, cut)
+        )
         runs.append(LayerRun(count=min(count, each), layer=small))
     missing = strategy.pp - sum(run.count for run in runs)
     if missing > 0:

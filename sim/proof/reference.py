@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.model import Attention, GroupedQueryAttention, LatentAttention, MoeFfn
+from sim.model import Attention, GroupedQueryAttention, LatentAttention, LinearAttention, MoeFfn
 from sim.proof.mathematics import activate, rms, rotate, top_k
+from sim.proof.recur import State, empty, learned, token
 from sim.proof.weights import Array, Weights
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -20,6 +21,10 @@ class Reference:
         self.w = weights
         self.keys: dict[tuple[int, int], Array] = {}
         self.values: dict[tuple[int, int], Array] = {}
+        self.inputs: dict[tuple[int, int], tuple[Array, ...]] = {}
+        """Everything that linear attention has seen of a sequence, by (layer, sequence)."""
+        self.recurrent: dict[tuple[int, int], State] = {}
+        """Its state after the last step."""
         self.states: dict[int, Array] = {}
         """Hidden states of every row after each layer of the last step."""
         self.chosen: dict[int, Ints] = {}
@@ -33,6 +38,9 @@ class Reference:
             if layer.attention:
                 x = rms(h, w[number, "attn_norm"])
                 h = h + self._attention(number, layer.attention, x, sequences, positions)
+            if layer.linear:
+                x = rms(h, w[number, "attn_norm"])
+                h = h + self._linear(number, layer.linear, x, sequences)
             if layer.ffn:
                 x = rms(h, w[number, "ffn_norm"])
                 h = h + (self._experts(number, layer.ffn, x) if isinstance(layer.ffn, MoeFfn) else self._mlp(number, x))
@@ -50,12 +58,35 @@ class Reference:
         self.chosen[number] = chosen
         y = np.zeros_like(x)
         for row in range(len(x)):
+            seen = x[row : row + 1] @ w[number, "latent_down"] if ffn.latent else x[row : row + 1]
             for expert, weight in zip(chosen[row], weights[row], strict=True):
-                wide = np.tensordot(x[row : row + 1], w[number, "experts_gate_up"][expert], 1)
-                y[row] += weight * (activate(wide) @ w[number, "experts_down"][expert])[0]
+                wide = np.tensordot(seen, w[number, "experts_gate_up"][expert], 1)
+                out = activate(wide) @ w[number, "experts_down"][expert]
+                y[row] += weight * (out @ w[number, "latent_up"] if ffn.latent else out)[0]
         if ffn.shared_width:
             y = y + self._mlp(number, x, "shared_gate_up", "shared_down")
         return y
+
+    def _linear(self, number: int, a: LinearAttention, x: Array, sequences: Ints) -> Array:
+        """Every sequence from its first token on, and the outputs of the new tokens."""
+        w = {name: array for (layer, name), array in self.w.arrays.items() if layer == number}
+        new = [np.tensordot(x, w[f"state_{part}"], 1) for part in ("q", "k", "v", "z", "gates")]
+        if a.channel_decay:
+            new.append(np.tensordot(x @ w["state_decay_down"], w["state_decay_up"], 1))
+        small = learned(a, w, 0, 0)
+        out = np.zeros((len(x), a.value_heads, a.value_dim))
+        for n in dict.fromkeys(sequences.tolist()):
+            at = np.flatnonzero(sequences == n)
+            old = self.inputs.get((number, n), (None,) * len(new))
+            seen = tuple(_longer(o, part[at]) for o, part in zip(old, new, strict=True))
+            self.inputs[number, n] = seen
+            state, reads = empty(a, a.key_heads, a.value_heads), []
+            for t in range(len(seen[0])):
+                read, state = token(a, small, state, tuple(part[t] for part in seen))
+                reads.append(read)
+            out[at] = reads[-len(at) :]
+            self.recurrent[number, n] = state
+        return np.asarray(np.tensordot(out, w["state_o"], 2))
 
     def _attention(self, number: int, a: Attention, x: Array, sequences: Ints, positions: Ints) -> Array:
         if isinstance(a, GroupedQueryAttention):

@@ -100,6 +100,8 @@ class Rank:
     weights: dict[tuple[int, str], Held] = field(default_factory=dict)
     cache: dict[tuple[int, int], Entries] = field(default_factory=dict)
     """By (layer, sequence)."""
+    states: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """What linear attention keeps instead (``sim.proof.recur.State``), by (layer, sequence)."""
     values: dict[Key, Piece] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes this rank sent, by operation."""
