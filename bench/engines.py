@@ -96,10 +96,8 @@ class Predictor:
 
 def show(what: str, ratios: Array) -> None:
     error = np.abs(ratios - 1)
-    print(
-        f"{what:36} {len(error):5} rows  median {np.median(error):6.1%}  mean {error.mean():6.1%}"
-        f"  bias {np.mean(ratios - 1):+6.1%}"
-    )
+    print(f"{what:36} {len(error):5} rows  median {np.median(error):6.1%}  mean {error.mean():6.1%}"
+          f"  bias {np.mean(ratios - 1):+6.1%}")
 
 
 def left_out(predictor: Predictor, model: Linear, key: Callable[[Plan], Hashable]) -> Array:

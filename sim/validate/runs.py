@@ -153,3 +153,4 @@ def _run(line: int, row: dict[str, str], random: bool, lockstep: bool) -> Run:
         repaired=repaired,
         unusable=unusable,
     )
+
