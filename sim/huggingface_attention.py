@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sim.explain import show
 from sim.huggingface_families import Family
 from sim.huggingface_keys import Keys
-from sim.model import Attention, GroupedQueryAttention, LatentAttention
+from sim.model import Attention, GroupedQueryAttention, LatentAttention, SparseIndex
 
 QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
@@ -43,7 +43,10 @@ def attention_layers(keys: Keys, family: Family, hidden: int, layers: int) -> li
     """One attention block per layer; an empty list if anything is wrong (and noted)."""
     if keys.has("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"):
         latent = _latent(keys)
-        return [] if keys.problems else [latent] * layers
+        indices = index_layers(keys, layers)
+        if keys.problems or latent is None:
+            return []
+        return [latent.model_copy(update={"index": index}) for index in indices]
     traits = attention_traits(keys, family)
     full = _geometry(keys, family, hidden)
     sliding = _sliding_layers(keys, family, layers)
@@ -106,6 +109,29 @@ def _latent(keys: Keys) -> LatentAttention | None:
     }
     rank = keys.optional("q_lora_rank")
     return None if keys.problems else LatentAttention(**sizes, q_lora_rank=rank)
+
+
+def index_layers(keys: Keys, layers: int) -> list[SparseIndex | None]:
+    """The index of every layer of DeepSeek sparse attention; ``indexer_types`` says which layers share one."""
+    if not keys.has("index_topk", "index_head_dim", "index_n_heads"):
+        return [None] * layers
+    purpose = "the index of sparse attention"
+    sizes = {
+        "heads": keys.number(purpose, "index_n_heads"),
+        "head_dim": keys.number(purpose, "index_head_dim"),
+        "top_k": keys.number(purpose, "index_topk"),
+    }
+    if not keys.has("q_lora_rank"):
+        keys.missing(f"{purpose}, which reads compressed queries", "q_lora_rank")
+    shared = [False] * layers
+    if keys.has("indexer_types"):
+        words = {"full": False, "shared": True}
+        shared = keys.per_layer("indexer_types", layers, words, spare=mtp_layers(keys)[1]) or []
+        if shared and shared[0]:
+            keys.problem("indexer_types", "begins with a shared layer, which has no layer to share with")
+    if keys.problems:
+        return []
+    return [SparseIndex(**sizes, shared=is_shared) for is_shared in shared]
 
 
 def _geometry(keys: Keys, family: Family, hidden: int) -> Geometry:
@@ -182,7 +208,7 @@ def chunk_note(keys: Keys, family: Family) -> str:
 
 def _sliding_layers(keys: Keys, family: Family, layers: int) -> list[bool]:
     """Tell for every layer if it attends to a window (or chunk) only."""
-    words = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+    words = {"full_attention": False, "linear_attention": False, "sliding_attention": True, "chunked_attention": True}
     if keys.has("layer_types") and not isinstance(keys.values.get("sliding_window_pattern"), str):
         return keys.per_layer("layer_types", layers, words, spare=mtp_layers(keys)[1]) or []
     if keys.has("hybrid_layer_pattern"):

@@ -68,7 +68,10 @@ def empty(a: LinearAttention, key_heads: int, value_heads: int) -> State:
 
 
 def token(a: LinearAttention, w: Learned, state: State, new: Parts) -> tuple[Array, State]:
-    """One token: ``new`` is q, k, v, z, gates and perhaps decay without rows. Returns (heads, value_dim), and the state."""
+    """One token: ``new`` is q, k, v, z, gates and perhaps decay, without rows.
+
+    Returns what the value heads read, (heads, value_dim), and the state after it.
+    """
     seen = [np.concatenate([old, x[None]]) for old, x in zip(state.memory, new, strict=False)]
     mixed = [(part * taps).sum(axis=0) for part, taps in zip(seen, w.taps, strict=True)]
     if w.biases:
