@@ -47,6 +47,8 @@ class ComputeBuilder:
         self.mesh = cut.mesh
         self.ops: list[Op] = []
         self._section = ""
+        self.output_gate: Value | None = None
+        """The gate that the attention's output waits for."""
         self.tensors = {t.name: t for t in model.tensors(layer)}
 
     # -- bookkeeping -------------------------------------------------------------------------------------
@@ -297,6 +299,15 @@ class ComputeBuilder:
         self.whole("activation", x)
         y = x._replace(name=f"{x.name}.activated", dims=x.dims[-1:])
         self.ops.append(compute.Activate(self.named("activation"), (x,), (y,)))
+        return y
+
+    def gate(self, x: Value, gate: Value) -> Value:
+        """Each head's output times the sigmoid of its gate."""
+        self.whole("gate", x, gate)
+        if (x.dims[0], x.tokens, x.chunk) != (gate.dims[0], gate.tokens, gate.chunk):
+            raise self.fail("gate", f"{x.name} has {show_dim(x.dims[0])}, {gate.name} {show_dim(gate.dims[0])}")
+        y = x._replace(name=f"{x.name}.gated")
+        self.ops.append(compute.Gate(self.named("gate"), (x, gate), (y,)))
         return y
 
     def add(self, x: Value, y: Value) -> Value:

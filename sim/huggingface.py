@@ -175,8 +175,6 @@ def _notes(keys: Keys, kind: Family, wrappers: list[dict[str, Any]]) -> list[str
     notes.append(chunk_note(keys, kind))
     if keys.has("attn_res_block_size"):
         notes.append("attention over the outputs of earlier blocks (attn_res_block_size) is left out")
-    if keys.values.get("use_head_wise_attn_gate") or keys.values.get("attn_output_gate"):
-        notes.append("the gate on the attention output is left out")
     if not kind.known:
         called = show(keys.values["model_type"]) if keys.has("model_type") else "that is not stated"
         notes.append(f"model type {called} is not known: read like Llama, with a gate and without biases")

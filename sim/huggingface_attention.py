@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sim.explain import show
 from sim.huggingface_families import Family
@@ -31,6 +31,7 @@ class Traits(NamedTuple):
     o_bias: bool
     qk_norm: bool
     wide_qk_norm: bool
+    output_gate: Literal["element", "head"] | None
 
 
 def mtp_layers(keys: Keys) -> tuple[str, int]:
@@ -73,7 +74,12 @@ def attention_traits(keys: Keys, family: Family) -> Traits:
     follows = qkv if family.o_follows and keys.has("attention_bias") else family.o_bias or everywhere
     qk_norm = keys.flag("use_qk_norm", "qk_layernorm", default=family.qk_norm)
     qk_norm = qk_norm and not family.chunked  # Llama-4's norm of Q and K has no weights
-    return Traits(qkv, follows, qk_norm, wide_qk_norm=family.wide_qk_norm and qk_norm)
+    gate: Literal["element", "head"] | None = None
+    if keys.flag("attn_output_gate", default=family.output_gate):
+        gate = "element"
+    elif keys.flag("use_head_wise_attn_gate", default=False):
+        gate = "head"
+    return Traits(qkv, follows, qk_norm, family.wide_qk_norm and qk_norm, gate)
 
 
 def query_heads(keys: Keys) -> int:

@@ -28,6 +28,8 @@ class Family(NamedTuple):
     wide_qk_norm: bool = False
     router_bias: bool = False
     shared_gate: bool = False
+    output_gate: bool = False
+    """The output of full attention is gated element by element."""
     extra_norms: int = 0
     kv_heads: str = ""
     """Without a key for KV heads: ``all`` query heads or ``one``; empty: the key must be there."""
@@ -91,8 +93,8 @@ _FAMILIES = {
     "qwen2": Family(qkv_bias=True, o_follows=False, qwen_window=True),
     "qwen2moe": Family(qkv_bias=True, o_follows=False, qwen_window=True, shared_gate=True),
     "qwen3": Family(qk_norm=True, qwen_window=True),
-    "qwen3next": Family(qk_norm=True, shared_gate=True),
-    "qwen35": Family(qk_norm=True, shared_gate=True),
+    "qwen3next": Family(qk_norm=True, shared_gate=True, output_gate=True),
+    "qwen35": Family(qk_norm=True, shared_gate=True, output_gate=True),
     "seedoss": Family(qkv_bias=True, o_follows=False),
     "smollm3": Family(tied=True),
     "starcoder2": _BIASED._replace(kv_heads="", ffn_factor=0),

@@ -76,6 +76,7 @@ def experts_block(keys: Keys, family: Family) -> MoeFfn | None:
     shared = keys.number("the dense block beside the experts", *_WIDTH) if beside else _shared(keys, family, width)
     router_bias = keys.flag("use_routing_bias", default=family.router_bias)
     gated = is_gated(keys, family)
+    latent = keys.optional("moe_latent_size", "routed_expert_hidden_size")
     if keys.problems:
         return None
     return MoeFfn(
@@ -88,7 +89,7 @@ def experts_block(keys: Keys, family: Family) -> MoeFfn | None:
         gated=gated,
         router_bias=router_bias,
         expert_bias=family.expert_bias,
-        latent=keys.optional("moe_latent_size", "routed_expert_hidden_size"),
+        latent=latent,
     )
 
 

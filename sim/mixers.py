@@ -29,6 +29,7 @@ def projected(b: Builder, x: Value) -> tuple[Value, ...]:
     if isinstance(a, GroupedQueryAttention):
         names = ["q", "k"] if a.shared_kv else ["q", "k", "v"]
         q, *kv = b.project(x, names, "qkv")
+        b.output_gate = b.project(x, ["o_gate"], "o_gate")[0] if a.output_gate else None
         return (b.append_kv(q, *kv)[0],)
     return _latent_query(b, x, a)
 
@@ -69,7 +70,10 @@ def raise_latent(b: Builder, attended: Value) -> Value:
 
 def output(b: Builder, attended: Value) -> Value:
     """Back to the hidden size; a sum is owed over the axes that split the heads."""
-    (y,) = b.project(raise_latent(b, attended), ["o"], "o")
+    attended = raise_latent(b, attended)
+    if b.output_gate:
+        attended = b.gate(attended, b.output_gate)
+    (y,) = b.project(attended, ["o"], "o")
     return y
 
 

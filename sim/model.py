@@ -48,6 +48,8 @@ class GroupedQueryAttention(Noun):
     qk_norm: bool = False
     wide_qk_norm: bool = False
     """The norm of Q and K has weights for every head, not one head's worth for all (MiniMax-M2, OLMo-2)."""
+    output_gate: Literal["element", "head"] | None = None
+    """A learned gate, from the block's input, on what each head returns: per element (Qwen3-Next) or per head (Step-3)."""
     sinks: bool = False
     """One learned attention-sink logit per query head (gpt-oss)."""
 
@@ -102,6 +104,9 @@ class GroupedQueryAttention(Noun):
         if self.qk_norm:
             heads = q + kv if self.wide_qk_norm else 2
             yield TensorShape("qk_norm", (("norm", heads * d),), "attention", False)
+        if self.output_gate:
+            gate = (("o_heads", q), ("gate", v if self.output_gate == "element" else 1))
+            yield TensorShape("o_gate", (("hidden", hidden), *gate), "attention")
         if self.sinks:
             yield TensorShape("sinks", (("q_heads", q),), "attention", False)
 

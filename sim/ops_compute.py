@@ -52,6 +52,11 @@ class Activate(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
+class Gate(Elementwise):
+    """What the heads return times the sigmoid of a gate, per element or per head."""
+
+
+@dataclass(frozen=True, slots=True)
 class Merge(Elementwise):
     """Stacked softmax shares to one result, by their statistics."""
 

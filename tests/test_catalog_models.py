@@ -41,6 +41,9 @@ PUBLISHED = {
     "deepseek-v3": 671_026_419_200,
     "deepseek-r1": 671_026_419_200,
     "qwen3-14b": 14_768_307_200,
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    # BF16 weights without the MTP part, and 512 routing biases in 32 bit for each of 40 layers
+    "nemotron-3-super-120b-a12b": 123_611_012_096 - 2_942_324_736 + 40 * 512,
 }
 # With a multi-token-prediction layer: a MoE layer, a 2h x h projection, three norms, two vocabulary tables.
 PUBLISHED_WITH_MTP = {
@@ -63,6 +66,14 @@ MARKETING = {
     "kimi-k2.5": 1026,
     "mimo-v2-flash": 309,
     "nemotron-3-nano-30b-a3b": 31.6,
+    "nemotron-h-56b-base-8k": 56.3,
+    "deepseek-v3.2": 672,
+    "glm-5.1": 744,
+    "glm-5.2": 743,
+    "kimi-k3": 2777,
+    "qwen3.5-27b": 27,
+    "qwen3.5-35b-a3b": 35,
+    "qwen3.5-122b-a10b": 122,
     "qwen3.5-397b-a17b": 397,
     "minimax-m2": 229,
     "minimax-m2.5": 229,
@@ -79,6 +90,16 @@ KV_BYTES_PER_TOKEN = {
     "gemma-4-26b-a4b": 2 * (25 * 2 * 8 * 256 + 5 * 2 * 2 * 512),
     "glm-4.5": 376_832,
     "glm-4.5-air": 188_416,
+    "deepseek-v3.2": 78_324,
+    "glm-5.1": 100_152,
+    "glm-5.2": 78 * 2 * 576 + 21 * 132,  # 57 layers use the tokens that a layer before them picked
+    "kimi-k3": 27_648,
+    "nemotron-3-super-120b-a12b": 8_192,
+    "nemotron-h-56b-base-8k": 40_960,
+    "qwen3-next-80b-a3b": 24_576,
+    "qwen3.5-122b-a10b": 24_576,
+    "qwen3.5-27b": 65_536,
+    "qwen3.5-35b-a3b": 20_480,
     "glm-5": 78 * (2 * 576 + 132),  # 128 fp8 elements and a 32-bit scale are the index key of a token
     "gpt-oss-120b": 73_728,
     "gpt-oss-20b": 49_152,

@@ -7,6 +7,7 @@ from huggingface_cases import (
     READ,
     REFUSED,
     attention,
+    cached,
     ffn,
     problems,
     published,
@@ -21,7 +22,7 @@ from sim.huggingface import read_config
 @pytest.mark.parametrize(("name", "expected"), READ.items())
 def test_a_published_config_is_read(name, expected):
     model = read(name)
-    first = attention(model)[0]
+    first = cached(model)[0]
     found = (first.label, model.layers, first.query_heads, first.cached_heads, first.cache_elements)
     assert found == expected[:-1]
     assert model.parameters / 1e9 == pytest.approx(expected[-1], abs=0.001)

@@ -160,6 +160,12 @@ def _(op: ops.Activate, rank: Rank, world: World) -> None:
 
 
 @compute.register
+def _(op: ops.Gate, rank: Rank, world: World) -> None:
+    x, gate = (rank.get(v) for v in op.inputs)
+    world.put(op, rank, op.outputs[0], Piece(x.array / (1 + np.exp(-gate.array)), x.rows, x.ranges))
+
+
+@compute.register
 def _(op: ops.Add, rank: Rank, world: World) -> None:
     x, y = (rank.get(v) for v in op.inputs)
     world.put(op, rank, op.outputs[0], Piece(x.array + y.array, x.rows, x.ranges))

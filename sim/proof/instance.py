@@ -46,6 +46,7 @@ def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
             v_head_dim=value,
             window=WINDOW if a.window else None,
             shared_kv=a.shared_kv,
+            output_gate=a.output_gate,
         )
     if isinstance(a, LatentAttention):
         latent, rope = (24, 8) if wide else (6, 2)

@@ -109,6 +109,8 @@ class Reference:
                 scores = np.einsum("hk,thk->ht", q[row], seen_k) / np.sqrt(q.shape[-1])
                 weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
                 out[row] = np.einsum("ht,thv->hv", weights / weights.sum(axis=-1, keepdims=True), seen_v)
+        if isinstance(a, GroupedQueryAttention) and a.output_gate:
+            out = out / (1 + np.exp(-np.tensordot(x, self.w.arrays[number, "o_gate"], 1)))
         return np.asarray(np.tensordot(out, self.w.arrays[number, "o"], 2))
 
     def _grouped(self, number: int, a: GroupedQueryAttention, x: Array, at: Ints) -> tuple[Array, Array, Array]:
