@@ -144,18 +144,18 @@ def _single_blocks(keys: Keys, kind: Family, hidden: int, pattern: Sequence[str]
     """Layers with one block each: attention, linear attention, experts or a dense feed-forward block."""
     has = set(pattern)
     attention = attention_layers(keys, kind, hidden, 1) if "attention" in has else []
-    layers = {
-        "attention": lambda: Layer(attention=attention[0]),
-        "linear": lambda: Layer(linear=linear),
-        "moe": lambda: Layer(ffn=experts),
-        "mlp": lambda: Layer(ffn=dense),
-    }
     linear = linear_attention(keys) if "linear" in has else None
     experts = experts_block(keys, kind) if "moe" in has else None
     dense = dense_block(keys, kind, hidden) if "mlp" in has else None
     if keys.problems:
         return []
-    made = {block: layers[block]() for block in dict.fromkeys(pattern)}
+    fields: dict[str, dict[str, Any]] = {
+        "attention": {"attention": attention[0] if attention else None},
+        "linear": {"linear": linear},
+        "moe": {"ffn": experts},
+        "mlp": {"ffn": dense},
+    }
+    made = {block: Layer(**fields[block]) for block in dict.fromkeys(pattern)}
     return [made[block] for block in pattern]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from sim.explain import show
 from sim.huggingface_keys import Keys
@@ -69,7 +69,7 @@ def linear_attention(keys: Keys) -> LinearAttention | None:
     return LinearAttention(**fields, state_bytes=sizes[name])
 
 
-def _gated_delta_net(keys: Keys) -> dict[str, int]:
+def _gated_delta_net(keys: Keys) -> dict[str, Any]:
     purpose = "the state of linear attention"
     return {
         "key_heads": keys.number(purpose, "linear_num_key_heads"),
@@ -80,7 +80,7 @@ def _gated_delta_net(keys: Keys) -> dict[str, int]:
     }
 
 
-def _mamba_2(keys: Keys) -> dict[str, object]:
+def _mamba_2(keys: Keys) -> dict[str, Any]:
     """Groups are key heads, the state size is their dimension; the skip and the step's bias are scalars per head."""
     purpose = "the state of a Mamba-2 layer"
     return {
@@ -97,7 +97,7 @@ def _mamba_2(keys: Keys) -> dict[str, object]:
     }
 
 
-def _kimi_delta(keys: Keys) -> dict[str, object]:
+def _kimi_delta(keys: Keys) -> dict[str, Any]:
     """A decay for each key channel, from a projection through one head dimension; the output gate has full rank."""
     purpose = "the state of Kimi Delta Attention"
     heads, size = keys.number(purpose, "num_heads"), keys.number(purpose, "head_dim")

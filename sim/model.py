@@ -49,7 +49,7 @@ class GroupedQueryAttention(Noun):
     wide_qk_norm: bool = False
     """The norm of Q and K has weights for every head, not one head's worth for all (MiniMax-M2, OLMo-2)."""
     output_gate: Literal["element", "head"] | None = None
-    """A learned gate, from the block's input, on what each head returns: per element (Qwen3-Next) or per head (Step-3)."""
+    """A learned gate on what each head returns, from the block's input: per element (Qwen3-Next) or head (Step-3)."""
     sinks: bool = False
     """One learned attention-sink logit per query head (gpt-oss)."""
 

@@ -133,10 +133,10 @@ def _check_weights(placement: Placement) -> None:
                 if all(cut.mesh.coordinate(r, a) == at for a, at in cut.holds(held.tensor))
             ]
             slices = {
-                tuple(cut.range(cut.dim(role, size, held.attention), rank) for role, size in held.tensor.dims)
+                tuple(cut.range(cut.dim(role, size, held.mixer), rank) for role, size in held.tensor.dims)
                 for rank in ranks
             }
-            whole = [cut.dim(role, size, held.attention).size for role, size in held.tensor.dims]
+            whole = [cut.dim(role, size, held.mixer).size for role, size in held.tensor.dims]
             for position, size in enumerate(whole):
                 covered = {i for one in slices for i in range(one[position][0], sum(one[position]))}
                 _require(
