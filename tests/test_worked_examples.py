@@ -21,7 +21,6 @@ from sim.workload import Workload
 
 KNOWN = json.loads((Path(__file__).parent / "data" / "worked_examples.json").read_text("utf-8"))
 LLAMA, R1 = "llama-3.1-405b", "deepseek-r1"
-# The sparse attention of DeepSeek-V3.2 (the key "dsa") is not modelled yet.
 
 LLAMA_LAYOUTS = {
     ("TP", 8): ("tp", {"tp": 8}),
