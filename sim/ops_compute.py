@@ -215,7 +215,7 @@ class Attend(ComputeOp):
         a, heads = self.attention, lane.size(q.dims[0])
         qk, v = self.dims(lane)
         io = lane.rows(q) * heads * (qk + v) * lane.activation
-        number = "fp8" if lane.precision.kv.bits <= 8 else "bf16"
+        number = lane.precision.attention_arithmetic
         sequences = lane.sequences(q.chunk)
         kv_heads = lane.kv_heads(a)
         if lane.phase == "prefill":

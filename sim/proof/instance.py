@@ -50,7 +50,7 @@ def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
             output_gate=a.output_gate,
         )
     if isinstance(a, LatentAttention):
-        latent, rope = (24, 8) if wide else (6, 2)
+        latent, rope = ((kv.denominator if 16 <= kv.denominator <= 64 else 32) - 8, 8) if wide else (6, 2)
         return LatentAttention(
             query_heads=a.query_heads,
             q_lora_rank=8 if a.q_lora_rank else None,
