@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sim import ops_compute as ops
+from sim.proof.batch import Rows
 from sim.proof.mathematics import rotate
 from sim.proof.weights import Array
-from sim.proof.batch import Rows
 from sim.proof.world import Entries, Piece, Rank, World
 
 
