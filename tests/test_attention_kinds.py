@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from strategies_for_tests import figures, gqa, lane, layout, model, placement
+from strategies_for_tests import evaluate, figures, gqa, lane, layout, model, placement
 
 from sim.catalog_models import load_model
+from sim.findings import duplication
 from sim.lane import Lane
 from sim.model import Layer, LayerRun, LinearAttention, Model
 from sim.proof import prove
@@ -142,3 +143,15 @@ def test_models_of_the_new_kinds_are_proved(name):
     for kind, degrees in (("tp", {"tp": 2}), ("dcp", {"tp": 4, "dcp": 2}), ("helix", {"tpa": 1, "kvp": 2})):
         proof = prove(load_model(name), layout(kind, **degrees))
         assert proof.ok, proof.difference
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees", "said"),
+    [
+        ("deepseek-v3.2", {"tp": 4, "dcp": 4, "index": "whole"}, "tp4-dcp4: index keys repeat on ranks that share"),
+        ("qwen3-next-80b-a3b", {"tp": 4, "dcp": 2}, "tp4-dcp2: states of linear attention repeat on ranks that share"),
+    ],
+)
+def test_the_report_says_what_repeats_beside_the_heads(name, degrees, said):
+    found = evaluate(placement(name, "dcp", **degrees), Workload(batch=8, context=1024))
+    assert said in duplication(found, found.report())
