@@ -59,12 +59,12 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine | 
         If kernels are to be measured ones and there are no tables.
     """
     times = sorted({0.0, *(f.at for f in conditions.faults), *(f.until for f in conditions.faults if f.until)})
-    engine = engine or load_engine(conditions.engine)
+    engine = engine or load_engine(conditions.library)
     states = [_state(gpu, fabric, conditions, engine, time) for time in times]
     changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
     fitted = conditions.kernels == "fitted"
     priced = Kernels if fitted else MeasuredKernels
-    kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.engine)
+    kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.library)
     return Machine(kernels, *states[0], changes, conditions.background)
 
 
