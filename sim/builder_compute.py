@@ -14,7 +14,7 @@ from sim import ops_compute as compute
 from sim.cut import Cut, Dim
 from sim.errors import ProgramError
 from sim.model import LatentAttention, Layer, Model, MoeFfn, TensorShape
-from sim.program import Alias, Op, Segment, Value
+from sim.program import DECODING, PROMPTS, Alias, Op, Segment, Value
 from sim.workload import Phase
 
 
@@ -104,19 +104,33 @@ class ComputeBuilder:
 
     def split(self, x: Value, parts: int) -> list[Value]:
         """The batch in ``parts`` pieces by sequence; no data moves."""
-        if parts == 1:
-            return [x]
-        pieces = tuple(x._replace(chunk=(*x.chunk, (i, parts))) for i in range(parts))
+        return [x] if parts == 1 else self._pieces(x, [(i, parts) for i in range(parts)])
+
+    def by_phase(self, x: Value) -> list[Value]:
+        """What decodes and what belongs to prompts, of a mixed step; no data moves."""
+        return self._pieces(x, [DECODING, PROMPTS])
+
+    def _pieces(self, x: Value, which: list[tuple[int, int]]) -> list[Value]:
+        pieces = tuple(x._replace(chunk=(*x.chunk, one)) for one in which)
         self.ops.append(Alias(self.named("split"), (x,), pieces))
         return list(pieces)
+
+    def prefills(self, x: Value) -> bool:
+        """Whether the tokens of a value belong to prompts."""
+        return self.phase == "prefill" or x.chunk[-1:] == (PROMPTS,)
+
+    def decodes(self, x: Value) -> bool:
+        """Whether none of them do."""
+        return self.phase == "decode" or x.chunk[-1:] == (DECODING,)
 
     def concat(self, parts: list[Value]) -> Value:
         """Pieces of a batch put together again; no data moves."""
         if len(parts) == 1:
             return parts[0]
         joined = parts[0]._replace(chunk=parts[0].chunk[:-1])
-        expected = [joined._replace(chunk=(*joined.chunk, (i, len(parts)))) for i in range(len(parts))]
-        if parts != expected:
+        of = parts[0].chunk[-1][1]
+        expected = [joined._replace(chunk=(*joined.chunk, (i, of))) for i in range(len(parts))]
+        if [p._replace(name=joined.name) for p in parts] != expected or len(parts) != (of or 2):
             raise self.fail("concat", "the pieces are not the pieces of one batch in order")
         self.ops.append(Alias(self.named("concat"), tuple(parts), (joined,)))
         return joined
@@ -239,7 +253,9 @@ class ComputeBuilder:
             )
         shares = self.mesh.real(self.cut.kv_axes)
         y = q._replace(name=f"{q.name}.attended", dims=(q.dims[0], Dim("head_dim", out)), shares=shares)
-        self.ops.append(compute.Attend(self.named("core"), (q, *expanded), (y,), self.layer.attention))
+        prefill = self.prefills(q)
+        name = "prefill_core" if prefill and self.phase == "mixed" else "core"
+        self.ops.append(compute.Attend(self.named(name), (q, *expanded), (y,), self.layer.attention, prefill))
         return y
 
     def expand_latent(self, latent: Value, attention: LatentAttention) -> Value:
@@ -258,7 +274,9 @@ class ComputeBuilder:
         assert self.layer
         assert isinstance(self.layer.attention, LatentAttention)
         picked = queries._replace(name=self.named("picked"), dims=(Dim("picked", 1),))
-        self.ops.append(compute.Index(self.named("index"), (queries,), (picked,), self.layer.attention))
+        name = "prefill_index" if self.prefills(queries) and self.phase == "mixed" else "index"
+        op = compute.Index(self.named(name), (queries,), (picked,), self.layer.attention, self.prefills(queries))
+        self.ops.append(op)
 
     def recur(self, q: Value, k: Value, v: Value, z: Value, gates: Value) -> Value:
         """State of linear attention: convolution, update, read-out and gated norm."""
@@ -316,7 +334,7 @@ class ComputeBuilder:
 
     def last_tokens(self, x: Value) -> Value:
         """The rows that the LM head needs: all in decode, the last one of each prompt in prefill."""
-        y = x._replace(name=f"{x.name}.last", per_sequence=self.phase == "prefill")
+        y = x._replace(name=f"{x.name}.last", per_sequence=self.phase != "decode")
         self.ops.append(Alias(self.named("last"), (x,), (y,)))
         return y
 

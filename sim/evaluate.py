@@ -30,7 +30,7 @@ class Evaluation(Timing):
         """The figures of a rank with these sequences of a replica."""
         w = self.workload
         precision = self.placement.precision
-        return Lane(rank, self.placement.cut, sequences, w.phase, w.query_tokens, precision, w.generated)
+        return Lane(rank, self.placement.cut, sequences, precision, w.generated)
 
     @cached_property
     def program(self) -> Program:
@@ -94,13 +94,20 @@ class Evaluation(Timing):
     def _limits(self) -> tuple[int, int]:
         """Largest batch (of the longest context given) and longest context (at this batch) that fit."""
         replicas = self.strategy.replicas
-        longest = max(length for _, length in self.replica.groups)
+        longest = self.replica.longest
         batch, kind = self.replica.count, self.fullest
-        room = self.machine.kernels.gpu.memory_bytes - kind.total(Sequences(((0, longest),)))
-        used = kind.total(Sequences(((batch, longest),))) - kind.total(Sequences(((0, longest),)))
+
+        def alike(count: int, length: int) -> Sequences:
+            """As the longest one, with at most as many new tokens as there are."""
+            new = length if longest.new == longest.length else min(longest.new, length)
+            return Sequences((longest._replace(count=count, length=length, new=new),))
+
+        none = kind.total(alike(0, longest.length))
+        room = self.machine.kernels.gpu.memory_bytes - none
+        used = kind.total(alike(batch, longest.length)) - none
         share = room / used if used > 0 else 1.0
-        most = largest(lambda b: self._fits(Sequences(((b, longest),))), int(batch * share))
-        reach = largest(lambda c: self._fits(Sequences(((batch, c),))), int(longest * share))
+        most = largest(lambda b: self._fits(alike(b, longest.length)), int(batch * share))
+        reach = largest(lambda c: self._fits(alike(batch, c)), int(longest.length * share))
         return most * replicas, reach
 
     def memory(self) -> MemoryReport:
@@ -124,7 +131,7 @@ class Evaluation(Timing):
     def kv(self) -> KvReport:
         """The cache over all ranks, and on the rank that holds most of it."""
         placement = self.placement
-        unique = placement.unique_kv_bytes(self.workload.sequences, self.workload.query_tokens)
+        unique = placement.unique_kv_bytes(self.workload.sequences)
         shares: dict[Sequences, int] = {}
         for index in range(self.strategy.replicas):
             share = self.workload.sequences.share(index, self.strategy.replicas)
@@ -209,7 +216,7 @@ class Evaluation(Timing):
     def _tokens_per_user(self) -> float:
         """Tokens that a sequence gains in a step: one in decode, its prompt (on average) in prefill."""
         every = self.workload.sequences
-        return every.tokens / every.count if self.workload.phase == "prefill" else 1.0
+        return every.new_tokens / every.count if self.workload.phase == "prefill" else 1.0
 
     def _links(self) -> tuple[LinkReport, ...]:
         """The links that carried most in a pass over each stage, most bytes per second of bandwidth first."""

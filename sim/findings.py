@@ -71,7 +71,7 @@ def memory(report: LayoutReport, workload: Workload) -> str | None:
     if report.feasible:
         return None
     m = report.memory
-    context = max(length for _, length in workload.sequences.groups)
+    context = workload.sequences.longest.length
     fits = []
     if m.max_batch:
         fits.append(f"batch {m.max_batch:,} at this context fits")
@@ -230,7 +230,7 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
         others = "" if evaluations[0].machine.background else "other traffic on the network, and "
         lines.append(f"{others}adaptive routing: messages take the shortest routes, split evenly")
     lines += evaluations[0].machine.kernels.notes()
-    longest = max(length for _, length in workload.sequences.groups)
+    longest = workload.sequences.longest.length
     if model.max_context and longest > model.max_context:
         lines.append(f"what the model does beyond the {model.max_context:,} positions that its checkpoint states")
     return (*lines, *model.not_modelled)

@@ -111,7 +111,7 @@ class HeadProject(ComputeOp):
 
 @dataclass(frozen=True, slots=True)
 class ExpandLatent(ComputeOp):
-    """Prefill of MLA: keys and values of every head from the latent (kv_b), one GEMM."""
+    """Prefill of MLA: keys and values of every head from the latent (kv_b), one GEMM over new and cached tokens."""
 
     attention: LatentAttention
     weights: tuple[TensorShape, ...]
@@ -120,11 +120,13 @@ class ExpandLatent(ComputeOp):
         """2·rows·latent·heads·(nope + v) FLOPs."""
         (x,) = self.inputs
         a, heads = self.attention, lane.size(self.outputs[0].dims[0])
-        rows, n = lane.rows(x), heads * (a.nope_dim + a.v_head_dim)
+        cached = lane.reread(a.window, x.chunk)
+        rows, n = lane.rows(x) + cached, heads * (a.nope_dim + a.v_head_dim)
         fmt = lane.precision.of("attention", True)
-        io = rows * (a.kv_lora_rank + n) * lane.activation
         k = a.kv_lora_rank
-        return Work(shapes.Gemm(rows, n, k), 2 * rows * k * n, fmt.name, fmt.bytes(k * n), io_bytes=io)
+        io = (lane.rows(x) * k + rows * n) * lane.activation
+        kv = cached * lane.latent_bytes_per_token(a)
+        return Work(shapes.Gemm(rows, n, k), 2 * rows * k * n, fmt.name, fmt.bytes(k * n), kv, io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +149,15 @@ class Index(ComputeOp):
     """Scores of an indexer over the whole local cache, and the choice of the best tokens."""
 
     attention: LatentAttention
+    prefill: bool
 
     def work(self, lane: Lane) -> Work:
         """2·heads·dim FLOPs per (query, key) pair; the index keys are read once."""
         index = self.attention.index
         assert index
         q = self.inputs[0]
-        if lane.phase == "prefill":
-            pairs, tokens = lane.pairs(None, q.chunk), lane.rows(q)
-        else:
-            tokens = lane.kv_tokens(None, q.chunk)
-            pairs = tokens * lane.query_tokens
+        tokens = lane.kv_tokens(None, q.chunk)
+        pairs = lane.pairs(None, q.chunk) if self.prefill else tokens * lane.queries(q.chunk)
         io = lane.rows(q) * index.heads * index.head_dim * lane.activation
         flops = 2 * index.heads * index.head_dim * pairs
         return Work(shapes.TokenIndex(lane.sequences(q.chunk).count), flops, "fp8", 0, tokens * index.token_bytes, io)
@@ -186,40 +186,47 @@ class Attend(ComputeOp):
     """Attention of local query heads over local tokens; the output carries its softmax statistics."""
 
     attention: Attention
+    prefill: bool
 
-    def dims(self, lane: Lane) -> tuple[int, int]:
+    @property
+    def dims(self) -> tuple[int, int]:
         """(query-key, value) dimensions per head as this phase computes them."""
         a = self.attention
         if isinstance(a, GroupedQueryAttention):
             return a.head_dim, a.v_head_dim
-        if lane.phase == "prefill":
+        if self.prefill:
             return a.nope_dim + a.rope_dim, a.v_head_dim
         return a.kv_lora_rank + a.rope_dim, a.kv_lora_rank
 
     def work(self, lane: Lane) -> Work:
-        """4·B·q·heads·S·d FLOPs in decode, causal pairs in prefill; the local cache is read once."""
+        """4·B·q·heads·S·d FLOPs in decode, causal pairs in prefill; what was cached before is read once."""
         q = self.inputs[0]
         a, heads = self.attention, lane.size(q.dims[0])
-        qk, v = self.dims(lane)
+        qk, v = self.dims
         io = lane.rows(q) * heads * (qk + v) * lane.activation
         number = "fp8" if lane.precision.kv.bits <= 8 else "bf16"
         sequences = lane.sequences(q.chunk)
         kv_heads = lane.kv_heads(a)
-        if lane.phase == "prefill":
+        if self.prefill:
             index = a.index if isinstance(a, LatentAttention) else None
-            pairs = lane.pairs(index.top_k if index else a.window, q.chunk)
-            kv = lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else heads * (qk + v))
+            window = index.top_k if index else a.window
+            pairs = lane.pairs(window, q.chunk)
+            expanded = heads * (qk + v)  # MLA: keys and values of every head, those of cached tokens too
+            cached = lane.reread(a.window, q.chunk)
+            kv = cached * (lane.latent_bytes_per_token(a) if a.kind == "gqa" else expanded * lane.activation)
+            io = io + lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else expanded) * lane.activation
             kind = shapes.LatentPrefill if a.kind == "mla" else shapes.PrefillAttention
-            span = lane.longest(index.top_k if index else a.window, q.chunk)
             keys = kv_heads if a.kind == "gqa" else heads
+            span = lane.longest(window, q.chunk)
             shape = kind(sequences.count, heads, keys, (qk + v) / 2, lane.rows(q), pairs, span)
-            return Work(shape, 2 * heads * (qk + v) * pairs, number, io_bytes=io + kv * lane.activation)
+            return Work(shape, 2 * heads * (qk + v) * pairs, number, 0, kv, io)
         sparse = a.index if isinstance(a, LatentAttention) else None
         tokens = lane.selected(sparse.top_k, q.chunk) if sparse else lane.kv_tokens(a.window, q.chunk)
-        flops = 2 * heads * (qk + v) * tokens * lane.query_tokens
+        queries = lane.queries(q.chunk)
+        flops = 2 * heads * (qk + v) * tokens * queries
         decode = shapes.LatentDecode if a.kind == "mla" else shapes.DecodeAttention
         kv_bytes = tokens * lane.latent_bytes_per_token(a)
-        read = decode(sequences.count, heads, kv_heads, tokens, lane.query_tokens)
+        read = decode(sequences.count, heads, kv_heads, tokens, queries)
         return Work(read, flops, number, 0, kv_bytes, io)
 
 

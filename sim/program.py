@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sim.lane import Lane
 
 Chunk = tuple[tuple[int, int], ...]
+DECODING, PROMPTS = (0, 0), (1, 0)
+"""The two parts of a mixed step, as pieces of a batch (see ``Sequences.share``)."""
 COMPUTE, COMMUNICATION = "compute", "communication"
 
 

@@ -74,7 +74,7 @@ class Timing:
         which = None if micro is None or self.micro_batches == 1 else (micro, self.micro_batches)
         # where replicas do not run together, each stands for all that sit alike, so it has the largest share
         share = w.sequences.share(replica, self.strategy.replicas) if self.granularity == "flows" else self.replica
-        work = (w.phase, w.query_tokens, share)
+        work = (w.phase, share)
         return StageModel(self.placement, self.machine, *work, stage, pieces, w.generated, which, order, replica)
 
     def _places(self, order: Order | None) -> list[int]:

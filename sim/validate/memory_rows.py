@@ -90,7 +90,7 @@ def layout(row: Row) -> Strategy:
 def kv_bytes(model: Model, strategy: Strategy, precision: Precision, engine: str) -> float:
     """Bytes that one cached token takes on one rank under an engine's allocator."""
     placement = Placement(model, strategy, precision)
-    lane = Lane(0, placement.cut, Sequences(((1, TOKENS),)), "decode", 1, precision)
+    lane = Lane(0, placement.cut, Sequences.even(1, TOKENS), precision)
     held = [lane.kv_bytes_per_token(layer.attention) for n, layer in model.runs if layer.attention for _ in range(n)]
     total = max(held) * len(held) if engine.startswith("vLLM") else sum(held)
     return total * float(lane.kv_tokens(None)) / TOKENS
