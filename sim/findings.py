@@ -165,6 +165,36 @@ def weights(report: LayoutReport) -> str | None:
     return f"{report.tag}: weights are held {copies:.2f}x, {format_bytes(extra)} of copies per GPU on average"
 
 
+def speculation(report: LayoutReport) -> str | None:
+    """What drafts make of a token, and where more of them do not pay."""
+    s = report.speculation
+    if s is None:
+        return None
+    pays = f"{s.best_draft_tokens} draft tokens are the most that pay"
+    if s.best_draft_tokens == max(s.by_draft_tokens):
+        pays = f"more than {s.best_draft_tokens} would pay, as far as acceptance is known"
+    return (
+        f"{report.tag}: {s.draft_tokens} drafts yield {s.tokens_per_step:.2f} tokens a step: "
+        f"{format_seconds(s.tpot_seconds)} a token, {s.speedup:.2f}x as fast as without; drafting takes "
+        f"{100 * s.draft_seconds / (s.draft_seconds + s.verify_seconds):.0f} %; {pays}"
+    )
+
+
+def first_token(report: LayoutReport) -> str | None:
+    """What a prompt's first token waits for."""
+    f = report.first_token
+    if f is None:
+        return None
+    cached = f", {format_count(f.cached_tokens)} more were cached" if f.cached_tokens else ""
+    steps = f" in {f.steps} steps" if f.steps > 1 else ""
+    saved = f"; chunks in flight save {format_seconds(f.overlapped_seconds)}" if f.overlapped_seconds else ""
+    share = 100 * f.attention_seconds / (f.seconds + f.overlapped_seconds)
+    return (
+        f"{report.tag}: first token after {format_seconds(f.seconds)}: {format_count(f.new_tokens)} tokens"
+        f"{steps}{cached}; attention takes {share:.0f} %{saved}"
+    )
+
+
 def ranking(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> Iterator[str]:
     """Which layout is best at what, among those that fit, and which ones come too close to tell."""
     fit = [r for r in reports if r.feasible]
@@ -200,6 +230,8 @@ def findings(
             pieces(evaluation, report),
             conditions(report, without),
             links(report),
+            first_token(report),
+            speculation(report),
             time(report),
         ]
         lines += [line for line in found if line]
@@ -211,10 +243,9 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
     lines = []
     if workload.phase == "decode":
         lines.append("requests coming and going: a step has exactly this batch, no prefill runs beside it")
+    if workload.phase != "prefill":
         lines.append("how batches are padded for CUDA graphs, and the last partly filled block of a paged cache")
-    else:
-        lines.append("chunked prefill and prefix caching: every prompt runs whole, in one step")
-    if workload.query_tokens > 1:
+    if workload.query_tokens > 1 and not evaluations[0].drafting:
         lines.append("acceptance and drafting: each step counts one token per sequence, whatever is accepted")
     if any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds):
         even = evaluations[0].machine.kernels.engine.routing.even

@@ -87,10 +87,12 @@ def subject(resolved: Mapping[str, Any]) -> str:
         work = {"batch": len(context)} | work
     else:
         lengths = f"context {format_count(context)}"
+    tokens = sum(p["batch"] * (p["context"] - p["cached"]) for p in work.get("prompts", ()))
+    beside = f" and {format_count(tokens)} tokens of prompts" if tokens else ""
     parts = [
         model,
         f"{gpu} on {topology}",
-        f"{work['phase']} of {work['batch']:,} × {lengths}",
+        f"{work['phase']} of {work['batch']:,} × {lengths}" + beside,
         f"weights {formats['weights']}",
         f"KV {formats['kv_cache']}",
     ]

@@ -71,6 +71,7 @@ def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
         scenario.workload,
         scenario.usable_memory,
         scenario.granularity,
+        speculation=scenario.speculation,
     )
 
 

@@ -27,6 +27,7 @@ from sim.hardware import Gpu
 from sim.model import Model
 from sim.noun import Noun
 from sim.scenario_parts import Parts, layout_problems
+from sim.speculation import Speculation
 from sim.strategy import Strategy
 from sim.topology import Topology
 from sim.workload import Precision, Workload
@@ -46,6 +47,8 @@ class Scenario(Noun):
     topology: SerializeAsAny[Topology]
     precision: Precision = Precision()
     workload: Workload
+    speculation: Speculation | None = None
+    """Who drafts the tokens of a decode step; its query tokens follow from it."""
     layouts: tuple[SerializeAsAny[Strategy], ...] = Field(min_length=1)
     usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Fraction of the GPU's memory that an engine uses."""
@@ -83,6 +86,8 @@ class Scenario(Noun):
         found = list(layout_problems(self.layouts, self.model, self.workload.phase, self.topology))
         if found:
             raise ValueError("\n".join(map(str, found)))
+        if self.speculation and self.workload.query_tokens != 1 + self.speculation.draft_tokens:
+            raise ValueError("query_tokens differs from 1 + the draft tokens of speculation")
         return self
 
     @property
@@ -104,6 +109,17 @@ class Scenario(Noun):
         tags = ", ".join(layout.label for layout in self.layouts)
         raise ScenarioError(f"no layout has the tag {show(tag)}; choose one of {tags}")
 
+    def _resolved_speculation(self) -> dict[str, Any]:
+        said = self.speculation
+        if said is None:
+            return {}
+        data: dict[str, Any] = said.model_dump(mode="json", exclude_none=True, exclude={"model", "layout"})
+        if said.model:
+            data["model"] = _by_name(said.model, load_model, model_names())
+        if said.layout:
+            data["layout"] = {"strategy": said.layout.kind, **_plain(said.layout)}
+        return {"speculation": data}
+
     def resolved(self) -> dict[str, Any]:
         """Return the scenario with every default written out, as plain data that ``parse_scenario`` reads.
 
@@ -116,6 +132,7 @@ class Scenario(Noun):
             "topology": _plain(self.topology),
             "precision": _plain(self.precision.resolve(self.model)),
             "workload": _plain(self.workload),
+            **self._resolved_speculation(),
             "usable_memory": self.usable_memory,
             "granularity": self.granularity,
             **_plain(self.conditions),

@@ -215,7 +215,7 @@ class Workload(Noun):
             raise ValueError("cached must be at least 0 and leave at least one token of every context to compute")
 
     @property
-    def _each(self) -> tuple[Group, ...]:
+    def each(self) -> tuple[Group, ...]:
         """The sequences with everything that is to be computed of them as new, in the order given."""
         prompt = self.phase == "prefill"
         if not isinstance(self.context, tuple) and not isinstance(self.cached, tuple):
@@ -233,8 +233,8 @@ class Workload(Noun):
         """What runs in each step: one, or one per chunk of the longest prompt."""
         if not self.chunk:
             beside = (Group(p.batch, p.context, p.context - p.cached, True) for p in self.prompts)
-            return [Sequences(_joined((*self._each, *beside)))]
-        every = self._each
+            return [Sequences(_joined((*self.each, *beside)))]
+        every = self.each
         count = -(-max(g.new for g in every) // self.chunk)
         return [Sequences(tuple(_chunks(every, self.chunk * i, self.chunk))) for i in range(count)]
 
