@@ -126,7 +126,8 @@ class Evaluation(Timing):
 
         def alike(count: int, length: int) -> Sequences:
             """As the longest one, with at most as many new tokens as there are; prompts of a mixed step stay."""
-            new = length if longest.new == longest.length else min(longest.new, length)
+            whole = longest.prompt and longest.new == longest.length
+            new = length if whole else min(longest.new, length)
             return Sequences((longest._replace(count=count, length=length, new=new), *beside))
 
         none = kind.total(alike(0, longest.length))
