@@ -17,6 +17,7 @@ from sim.noun import Noun
 from sim.placement import Placement
 from sim.proof.result import Proof
 from sim.report import LayoutReport, Report
+from sim.roofline import RooflineReport, roofline
 from sim.scenario import Scenario, load_scenario
 from sim.strategy import Strategy
 from sim.topology import Topology
@@ -108,6 +109,14 @@ def _report(evaluation: Evaluation) -> LayoutReport:
     except InputError as error:
         tag = evaluation.strategy.label
         raise type(error)([p._replace(message=f"{tag}: {p.message}") for p in error.problems]) from None
+
+
+def rooflines(scenario: Scenario) -> RooflineReport:
+    """FLOPs, bytes and the bound of every operation of every layout."""
+    from sim import __version__
+
+    found = tuple(roofline(evaluate(scenario, layout)) for layout in scenario.layouts)
+    return RooflineReport(scenario=scenario.name, version=__version__, layouts=found)
 
 
 class Proofs(Noun):
