@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from sim.cli_options import File, Json
 from sim.errors import InputError
 
 Terminal = Callable[[], tuple[int, bool]]
 
 
-def add_to(app: typer.Typer, terminal: Terminal, complete: Callable[[str], list[str]]) -> None:
+def add_to(app: typer.Typer, terminal: Terminal) -> None:
     """Add the command to the program. ``terminal`` returns its width and whether colours are wanted."""
 
     @app.command(
@@ -20,17 +21,9 @@ def add_to(app: typer.Typer, terminal: Terminal, complete: Callable[[str], list[
         epilog="Example: shardwise roofline qwen3_235b_8xh200 --layout tp8",
     )
     def roofline(
-        file: Annotated[
-            str,
-            typer.Argument(
-                metavar="FILE",
-                help="A scenario file, or the name of a shipped scenario.",
-                autocompletion=complete,
-                show_default=False,
-            ),
-        ],
+        file: File,
         layout: Annotated[str | None, typer.Option("--layout", metavar="TAG", help="Only this layout.")] = None,
-        json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+        json: Json = False,
         csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per operation.")] = False,
     ) -> Callable[[], str]:
         """Show FLOPs, bytes, arithmetic intensity, ridge point and bound of every operation, block and step."""

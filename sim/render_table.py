@@ -141,6 +141,7 @@ def remarks(report: Report) -> Iterable[RenderableType]:
     notes = [f"{layout.tag}: {note}" for layout in report.layouts for note in layout.engine_notes]
     for title, lines in (
         ("Findings", report.findings),
+        ("Advice", report.advice),
         ("Rules of engines", notes),
         ("Not modelled", report.not_modelled),
     ):

@@ -188,6 +188,8 @@ class Report(Noun):
     conditions: tuple[str, ...] = ()
     """Faults, traffic of others and forced algorithms, in words."""
     findings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    """Rules of the trade that the model or a layout breaks."""
     not_modelled: tuple[str, ...] = ()
     assumptions: dict[str, str] = Field(default_factory=dict)
     """Every constant that is not arithmetic, with its source."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from sim.advice import advice
 from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError, LayoutError, ScenarioError
@@ -96,6 +97,7 @@ def compare(scenario: Scenario) -> Report:
         layouts=reports,
         conditions=tuple(scenario.conditions.words()),
         findings=findings(evaluations, reports, calm),
+        advice=advice(evaluations, reports),
         not_modelled=left_out(evaluations, scenario.model, scenario.workload),
         assumptions=assumptions(scenario),
         resolved=scenario.resolved(),
