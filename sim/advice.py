@@ -51,8 +51,7 @@ class Said(NamedTuple):
 
 def advice(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> tuple[str, ...]:
     """All advice on a comparison: first on the model, then on layouts."""
-    model = evaluations[0].placement.model
-    attentions = {layer.attention for layer in model.kinds}
+    attentions = {layer.attention for e in evaluations for layer in e.placement.model.kinds}
     lines = list(head_dimension(sorted({a.head_dim for a in attentions if isinstance(a, GroupedQueryAttention)})))
     found: dict[Rule, list[tuple[float, str, str]]] = {}
     for evaluation, report in zip(evaluations, reports, strict=True):

@@ -211,8 +211,8 @@ def _answer(
     options = {"granularity": granularity, "kernels": kernels}
     changes: dict[str, Any] = {name: option.value for name, option in options.items() if option}
     if tag is not None:
-        changes["layouts"] = (scenario.layout(tag),)
-    report = compare(scenario.model_copy(update=changes))
+        changes |= {"layouts": (scenario.layout(tag),), "variants": ()}
+    report = compare(scenario.adjusted(**changes))
     if out:
         written = write_folder(out, report)
         print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)

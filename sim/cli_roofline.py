@@ -38,7 +38,7 @@ def _roofline(file: str, tag: str | None, json: bool, csv: bool, terminal: Termi
         raise InputError("--json and --csv exclude each other")
     scenario = load(file)
     if tag is not None:
-        scenario = scenario.model_copy(update={"layouts": (scenario.layout(tag),)})
+        scenario = scenario.adjusted(layouts=(scenario.layout(tag),))
     report = rooflines(scenario)
     if json:
         return report.model_dump_json(indent=2) + "\n"

@@ -6,6 +6,8 @@ fullest rank; ``ranks`` lists the ranks that differ.
 
 from __future__ import annotations
 
+from typing import Self
+
 from pydantic import Field
 
 from sim.noun import Noun
@@ -146,10 +148,21 @@ class LinkReport(Noun):
     """Highest part of the bandwidth that the algorithms can reach on it."""
 
 
-class LayoutReport(Noun):
-    """Everything about one layout."""
+class Tagged(Noun):
+    """What is said of one layout, or of one layout in one variant of a scenario."""
 
     tag: str
+    """Of the layout; with the variant, where a scenario has several."""
+    variant: str = ""
+
+    def of_variant(self, variant: str) -> Self:
+        """The same, named as this variant's."""
+        return self.model_copy(update={"tag": f"{self.tag} {variant}", "variant": variant}) if variant else self
+
+
+class LayoutReport(Tagged):
+    """Everything about one layout."""
+
     strategy: str
     gpus: int
     feasible: bool

@@ -14,6 +14,7 @@ from sim.evaluate import Evaluation
 from sim.formats import number_format
 from sim.noun import Noun
 from sim.program import ComputeOp
+from sim.report import Tagged
 
 
 class RooflineRow(Noun):
@@ -38,10 +39,9 @@ class RooflineRow(Noun):
     """As simulated, fixed costs included."""
 
 
-class LayoutRoofline(Noun):
+class LayoutRoofline(Tagged):
     """One layout: its operations in the order of the program, its blocks, and the step."""
 
-    tag: str
     rows: tuple[RooflineRow, ...]
 
 

@@ -10,7 +10,7 @@ from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError, LayoutError, ScenarioError
 from sim.evaluate import Evaluation
-from sim.findings import findings, left_out
+from sim.findings import findings, left_out, ranking
 from sim.hardware import Gpu
 from sim.kernels import load_constants
 from sim.machine import Machine, assemble
@@ -82,21 +82,26 @@ def simulate(scenario: Scenario, layout: Strategy | str) -> LayoutReport:
 
 
 def compare(scenario: Scenario) -> Report:
-    """All layouts of a scenario, in its order, with findings and what is left out."""
+    """All layouts of a scenario and of its variants, in its order, with findings and what is left out."""
     from sim import __version__
 
-    evaluations = [evaluate(scenario, layout) for layout in scenario.layouts]
-    reports = tuple(map(_report, evaluations))
+    evaluations: list[Evaluation] = []
+    reports: list[LayoutReport] = []
     calm: list[float] = []
-    if scenario.faults or scenario.background:
-        healthy = scenario.model_copy(update={"faults": (), "background": ()})
-        calm = [evaluate(healthy, layout).best.seconds for layout in scenario.layouts]
+    for variant, one in scenario.each:
+        found = [evaluate(one, layout) for layout in one.layouts]
+        evaluations += found
+        reports += [_report(evaluation).of_variant(variant) for evaluation in found]
+        if one.faults or one.background:
+            healthy = one.model_copy(update={"faults": (), "background": ()})
+            calm += [evaluate(healthy, layout).best.seconds for layout in one.layouts]
+    said = ranking(evaluations, reports) if scenario.variants else findings(evaluations, reports, calm)
     return Report(
         scenario=scenario.name,
         version=__version__,
-        layouts=reports,
+        layouts=tuple(reports),
         conditions=tuple(scenario.conditions.words()),
-        findings=findings(evaluations, reports, calm),
+        findings=tuple(said),
         advice=advice(evaluations, reports),
         not_modelled=left_out(evaluations, scenario.model, scenario.workload),
         assumptions=assumptions(scenario),
@@ -117,7 +122,9 @@ def rooflines(scenario: Scenario) -> RooflineReport:
     """FLOPs, bytes and the bound of every operation of every layout."""
     from sim import __version__
 
-    found = tuple(roofline(evaluate(scenario, layout)) for layout in scenario.layouts)
+    found = tuple(
+        roofline(evaluate(one, layout)).of_variant(variant) for variant, one in scenario.each for layout in one.layouts
+    )
     return RooflineReport(scenario=scenario.name, version=__version__, layouts=found)
 
 
