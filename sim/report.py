@@ -152,12 +152,14 @@ class Tagged(Noun):
     """What is said of one layout, or of one layout in one variant of a scenario."""
 
     tag: str
-    """Of the layout; with the variant, where a scenario has several."""
+    """Of the layout, and of the variant where a scenario has several."""
     variant: str = ""
 
-    def of_variant(self, variant: str) -> Self:
-        """The same, named as this variant's."""
-        return self.model_copy(update={"tag": f"{self.tag} {variant}", "variant": variant}) if variant else self
+    def of_variant(self, variant: str, alone: bool) -> Self:
+        """The same, named as this variant's; ``alone`` where it has no other layout."""
+        if not variant:
+            return self
+        return self.model_copy(update={"tag": variant if alone else f"{self.tag} {variant}", "variant": variant})
 
 
 class LayoutReport(Tagged):

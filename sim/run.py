@@ -91,7 +91,7 @@ def compare(scenario: Scenario) -> Report:
     for variant, one in scenario.each:
         found = [evaluate(one, layout) for layout in one.layouts]
         evaluations += found
-        reports += [_report(evaluation).of_variant(variant) for evaluation in found]
+        reports += [_report(evaluation).of_variant(variant, len(found) == 1) for evaluation in found]
         if one.faults or one.background:
             healthy = one.model_copy(update={"faults": (), "background": ()})
             calm += [evaluate(healthy, layout).best.seconds for layout in one.layouts]
@@ -123,7 +123,9 @@ def rooflines(scenario: Scenario) -> RooflineReport:
     from sim import __version__
 
     found = tuple(
-        roofline(evaluate(one, layout)).of_variant(variant) for variant, one in scenario.each for layout in one.layouts
+        roofline(evaluate(one, layout)).of_variant(variant, len(one.layouts) == 1)
+        for variant, one in scenario.each
+        for layout in one.layouts
     )
     return RooflineReport(scenario=scenario.name, version=__version__, layouts=found)
 

@@ -1,9 +1,9 @@
 """Variants of a scenario: a model architect's sweep over fields of the model, the workload or the formats.
 
-``vary`` is a mapping from dotted paths to lists, of which every combination runs (``model.attention.kv_heads: [8, 4]``),
-or a list of mappings, each one variant with its fields changed together. A path that begins with ``model.attention``,
-``model.linear`` or ``model.ffn`` changes every layer that has the field; ``group_size`` stands for as many KV heads as
-give each of them so many query heads, and ``model.layers`` for the length of the repeated part.
+``vary`` is a mapping from dotted paths to lists, of which every combination runs (``model.attention.kv_heads:
+[8, 4]``), or a list of mappings, each one variant with its fields changed together. A path that begins with
+``model.attention``, ``model.linear`` or ``model.ffn`` changes every layer that has the field; ``group_size`` stands for
+as many KV heads as give each of them so many query heads, and ``model.layers`` for the length of the repeated part.
 """
 
 from __future__ import annotations
@@ -73,9 +73,8 @@ def apply(data: Mapping[str, Any], model: Model, values: Mapping[str, Any]) -> d
             found[root] = value
         else:
             known = ["model.hidden", "model.layers", *(f"model.{b}" for b in BLOCKS), *(f"{p}." for p in PARTS)]
-            raise InputError(
-                f"{show(path)} cannot be varied; {suggest(path, known)}paths begin with {', '.join(known)}"
-            )
+            hint = f"{suggest(path, known)}paths begin with {', '.join(known)}"
+            raise InputError(f"{show(path)} cannot be varied; {hint}")
     return found
 
 
