@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 
 from sim.evaluate import Evaluation
 from sim.model import Attention, Model, MoeFfn
@@ -236,6 +236,19 @@ def findings(
         ]
         lines += [line for line in found if line]
     return tuple(lines)
+
+
+def sweep_findings(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> tuple[str, ...]:
+    """What a sweep shows: the fastest layout of each variant, and what drafts and prompts make of each row."""
+    if len({r.variant for r in reports}) == len(reports):
+        lines = list(ranking(evaluations, reports))
+    else:
+        lines = []
+        for variant, several in groupby(reports, key=lambda r: r.variant):
+            fit = sorted((r for r in several if r.feasible), key=lambda r: r.step.seconds)
+            times = [f"{r.tag.removesuffix(variant).strip()} ({format_seconds(r.step.seconds)})" for r in fit[:3]]
+            lines.append(f"{variant}: fastest {', then '.join(times)}" if times else f"{variant}: no layout fits")
+    return (*lines, *(line for r in reports for line in (first_token(r), speculation(r)) if line))
 
 
 def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sim import shapes
 from sim.cut import Dim
 from sim.lane import Lane
@@ -199,35 +201,54 @@ class Attend(ComputeOp):
         return a.kv_lora_rank + a.rope_dim, a.kv_lora_rank
 
     def work(self, lane: Lane) -> Work:
-        """4·B·q·heads·S·d FLOPs in decode, causal pairs in prefill; what was cached before is read once."""
+        """4·B·q·heads·S·d FLOPs in decode, causal pairs in prefill; what was cached before is read once.
+
+        A few new tokens of a prompt behind a long prefix are what decode sees too, so its kernel may run (not for MLA,
+        whose keys and values are expanded in prefill).
+        """
+        if not self.prefill:
+            return self._over_cache(lane)
+        work = self._prompt(lane)
+        again = self.attention.kind == "gqa" and np.any(lane.reread(self.attention.window, self.inputs[0].chunk))
+        return work._replace(other=self._over_cache(lane)) if again else work
+
+    def _figures(self, lane: Lane) -> tuple[int, Number, str]:
+        """Heads of this rank, bytes of queries and results, and the format of the arithmetic."""
         q = self.inputs[0]
-        a, heads = self.attention, lane.size(q.dims[0])
-        qk, v = self.dims
-        io = lane.rows(q) * heads * (qk + v) * lane.activation
-        number = "fp8" if lane.precision.kv.bits <= 8 else "bf16"
-        sequences = lane.sequences(q.chunk)
-        kv_heads = lane.kv_heads(a)
-        if self.prefill:
-            index = a.index if isinstance(a, LatentAttention) else None
-            window = index.top_k if index else a.window
-            pairs = lane.pairs(window, q.chunk)
-            expanded = heads * (qk + v)  # MLA: keys and values of every head, those of cached tokens too
-            cached = lane.reread(a.window, q.chunk)
-            kv = cached * (lane.latent_bytes_per_token(a) if a.kind == "gqa" else expanded * lane.activation)
-            io = io + lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else expanded) * lane.activation
-            kind = shapes.LatentPrefill if a.kind == "mla" else shapes.PrefillAttention
-            keys = kv_heads if a.kind == "gqa" else heads
-            span = lane.longest(window, q.chunk)
-            shape = kind(sequences.count, heads, keys, (qk + v) / 2, lane.rows(q), pairs, span)
-            return Work(shape, 2 * heads * (qk + v) * pairs, number, 0, kv, io)
+        heads = lane.size(q.dims[0])
+        io = lane.rows(q) * heads * sum(self.dims) * lane.activation
+        return heads, io, "fp8" if lane.precision.kv.bits <= 8 else "bf16"
+
+    def _prompt(self, lane: Lane) -> Work:
+        """New tokens among themselves and with what is cached."""
+        chunk, rows, a = self.inputs[0].chunk, lane.rows(self.inputs[0]), self.attention
+        heads, io, number = self._figures(lane)
+        width = sum(self.dims)
+        index = a.index if isinstance(a, LatentAttention) else None
+        window = index.top_k if index else a.window
+        pairs, span, cached = lane.pairs(window, chunk), lane.longest(window, chunk), lane.reread(a.window, chunk)
+        count = lane.sequences(chunk).count
+        flops = 2 * heads * width * pairs
+        if a.kind == "gqa":
+            keys = lane.kv_heads(a)
+            io = io + rows * keys * a.cache_elements * lane.activation
+            shape = shapes.PrefillAttention(count, heads, keys, width / 2, rows, pairs, span)
+            return Work(shape, flops, number, 0, cached * lane.latent_bytes_per_token(a), io)
+        expanded = heads * width * lane.activation  # keys and values of every head, those of cached tokens too
+        shape = shapes.LatentPrefill(count, heads, heads, width / 2, rows, pairs, span)
+        return Work(shape, flops, number, 0, cached * expanded, io + rows * expanded)
+
+    def _over_cache(self, lane: Lane) -> Work:
+        """A few new tokens over what is cached, themselves included."""
+        chunk, a = self.inputs[0].chunk, self.attention
+        heads, io, number = self._figures(lane)
         sparse = a.index if isinstance(a, LatentAttention) else None
-        tokens = lane.selected(sparse.top_k, q.chunk) if sparse else lane.kv_tokens(a.window, q.chunk)
-        queries = lane.queries(q.chunk)
-        flops = 2 * heads * (qk + v) * tokens * queries
+        tokens = lane.selected(sparse.top_k, chunk) if sparse else lane.kv_tokens(a.window, chunk)
+        queries = lane.queries(chunk)
+        flops = 2 * heads * sum(self.dims) * tokens * queries
         decode = shapes.LatentDecode if a.kind == "mla" else shapes.DecodeAttention
-        kv_bytes = tokens * lane.latent_bytes_per_token(a)
-        read = decode(sequences.count, heads, kv_heads, tokens, queries)
-        return Work(read, flops, number, 0, kv_bytes, io)
+        shape = decode(lane.sequences(chunk).count, heads, lane.kv_heads(a), tokens, queries)
+        return Work(shape, flops, number, 0, tokens * lane.latent_bytes_per_token(a), io)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class Work(NamedTuple):
     weight_bytes: Number = 0
     kv_bytes: Number = 0
     io_bytes: Number = 0
+    other: Work | None = None
+    """The same result from another kind of kernel; engines run whichever is faster."""
 
     @property
     def family(self) -> str:

@@ -10,7 +10,7 @@ from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError, LayoutError, ScenarioError
 from sim.evaluate import Evaluation
-from sim.findings import findings, left_out, ranking
+from sim.findings import findings, left_out, sweep_findings
 from sim.hardware import Gpu
 from sim.kernels import load_constants
 from sim.machine import Machine, assemble
@@ -95,7 +95,7 @@ def compare(scenario: Scenario) -> Report:
         if one.faults or one.background:
             healthy = one.model_copy(update={"faults": (), "background": ()})
             calm += [evaluate(healthy, layout).best.seconds for layout in one.layouts]
-    said = ranking(evaluations, reports) if scenario.variants else findings(evaluations, reports, calm)
+    said = sweep_findings(evaluations, reports) if scenario.variants else findings(evaluations, reports, calm)
     return Report(
         scenario=scenario.name,
         version=__version__,

@@ -240,8 +240,10 @@ def _variants(data: dict[str, Any], model: Model, base: Path | None) -> list[Var
     """Every variant as a scenario. Raises ``InputError``, with the variant in front of each problem."""
     found: list[Variant] = []
     problems: list[Problem] = []
-    for values in expand(data["vary"]):
+    for number, values in enumerate(expand(data["vary"]), 1):
         name = label(values)
+        if any(variant.label == name for variant in found):  # lists and mappings are not written out
+            name = f"{name} ({number})"
         try:
             scenario = parse_scenario(apply(data, model, values), base)
         except InputError as error:
