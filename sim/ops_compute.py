@@ -54,6 +54,11 @@ class Activate(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
+class Gate(Elementwise):
+    """What the heads return times the sigmoid of a gate, per element or per head."""
+
+
+@dataclass(frozen=True, slots=True)
 class Merge(Elementwise):
     """Stacked softmax shares to one result, by their statistics."""
 
@@ -122,7 +127,7 @@ class ExpandLatent(ComputeOp):
         """2·rows·latent·heads·(nope + v) FLOPs."""
         (x,) = self.inputs
         a, heads = self.attention, lane.size(self.outputs[0].dims[0])
-        cached = lane.reread(a.window, x.chunk)
+        cached = lane.reread(a, x.chunk)
         rows, n = lane.rows(x) + cached, heads * (a.nope_dim + a.v_head_dim)
         fmt = lane.precision.of("attention", True)
         k = a.kv_lora_rank
@@ -142,13 +147,16 @@ class AppendKv(ComputeOp):
         moved: Number = 0
         for value in self.inputs:
             moved = moved + lane.rows(value) * _features(lane, value.dims)
-        written = lane.appended(self.inputs[0].chunk) * lane.kv_bytes_per_token(self.attention)
+        chunk = self.inputs[0].chunk
+        written = lane.appended(chunk) * lane.latent_bytes_per_token(self.attention)
+        if self.attention.index_bytes:
+            written = written + lane.index_appended(chunk) * self.attention.index_bytes
         return Work(shapes.Elementwise(), kv_bytes=written, io_bytes=2 * moved * lane.activation)
 
 
 @dataclass(frozen=True, slots=True)
 class Index(ComputeOp):
-    """Scores of an indexer over the whole local cache, and the choice of the best tokens."""
+    """The keys of the new tokens, scores over the index keys that are here, and the best tokens among them."""
 
     attention: LatentAttention
     prefill: bool
@@ -158,11 +166,16 @@ class Index(ComputeOp):
         index = self.attention.index
         assert index
         q = self.inputs[0]
-        tokens = lane.kv_tokens(None, q.chunk)
+        tokens = lane.index_tokens(q.chunk)
         pairs = lane.pairs(None, q.chunk) if self.prefill else tokens * lane.queries(q.chunk)
         io = lane.rows(q) * index.heads * index.head_dim * lane.activation
         flops = 2 * index.heads * index.head_dim * pairs
         return Work(shapes.TokenIndex(lane.sequences(q.chunk).count), flops, "fp8", 0, tokens * index.token_bytes, io)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick(Elementwise):
+    """The best tokens among the candidates of all ranks that share a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +188,7 @@ class Recur(ComputeOp):
         """The state is read and written once per step; 6·key·value FLOPs per head and token."""
         v = self.inputs[2]
         a, heads, rows = self.linear, lane.size(self.inputs[2].dims[0]), lane.rows(self.inputs[2])
-        state = lane.sequences(v.chunk).count * a.state(heads)
+        state = lane.sequences(v.chunk).count * lane.state(a)
         io: Number = 0
         for value in (*self.inputs, *self.outputs):
             io = io + rows * _features(lane, value.dims) * lane.activation
@@ -209,7 +222,7 @@ class Attend(ComputeOp):
         if not self.prefill:
             return self._over_cache(lane)
         work = self._prompt(lane)
-        again = self.attention.kind == "gqa" and np.any(lane.reread(self.attention.window, self.inputs[0].chunk))
+        again = self.attention.kind == "gqa" and np.any(lane.reread(self.attention, self.inputs[0].chunk))
         return work._replace(other=self._over_cache(lane)) if again else work
 
     def _figures(self, lane: Lane) -> tuple[int, Number, str]:
@@ -217,7 +230,7 @@ class Attend(ComputeOp):
         q = self.inputs[0]
         heads = lane.size(q.dims[0])
         io = lane.rows(q) * heads * sum(self.dims) * lane.activation
-        return heads, io, "fp8" if lane.precision.kv.bits <= 8 else "bf16"
+        return heads, io, lane.precision.attention_arithmetic
 
     def _prompt(self, lane: Lane) -> Work:
         """New tokens among themselves and with what is cached."""
@@ -226,7 +239,7 @@ class Attend(ComputeOp):
         width = sum(self.dims)
         index = a.index if isinstance(a, LatentAttention) else None
         window = index.top_k if index else a.window
-        pairs, span, cached = lane.pairs(window, chunk), lane.longest(window, chunk), lane.reread(a.window, chunk)
+        pairs, span, cached = lane.pairs(window, chunk, a.chunked), lane.longest(window, chunk), lane.reread(a, chunk)
         count = lane.sequences(chunk).count
         flops = 2 * heads * width * pairs
         if a.kind == "gqa":
@@ -243,7 +256,7 @@ class Attend(ComputeOp):
         chunk, a = self.inputs[0].chunk, self.attention
         heads, io, number = self._figures(lane)
         sparse = a.index if isinstance(a, LatentAttention) else None
-        tokens = lane.selected(sparse.top_k, chunk) if sparse else lane.kv_tokens(a.window, chunk)
+        tokens = lane.selected(sparse.top_k, chunk) if sparse else lane.read_tokens(a, chunk)
         queries = lane.queries(chunk)
         flops = 2 * heads * sum(self.dims) * tokens * queries
         decode = shapes.LatentDecode if a.kind == "mla" else shapes.DecodeAttention
