@@ -52,7 +52,7 @@ class Strategy(Noun):
     """
 
     kind: ClassVar[str]
-    phases: ClassVar[tuple[Phase, ...]] = ("decode", "prefill")
+    phases: ClassVar[tuple[Phase, ...]] = ("decode", "prefill", "mixed")
 
     tag: str | None = Field(None, min_length=1, max_length=60)
     """A name of one's own for this layout."""

@@ -47,6 +47,7 @@ def sweep(
     context: Sequence[int] | Array | int,
     query_tokens: Sequence[int] | Array | int = 1,
     phase: Phase = "decode",
+    cached: Sequence[int] | Array | int = 0,
 ) -> Points:
     """Step time and KV bytes of one layout at many points.
 
@@ -54,21 +55,24 @@ def sweep(
     ----------
     batch, context, query_tokens
         Arrays of one length, or single numbers: sequences on the whole layout, tokens in each cache when it is
-        attended, new tokens per sequence.
+        attended, new tokens per sequence in decode.
+    cached
+        In prefill: tokens of each context that were there before.
 
     Raises
     ------
     InputError
-        If lengths differ, or a number is below 1, or a context is shorter than its query tokens.
+        If lengths differ, or a number is below 1, or a context is shorter than its query tokens or than its cached
+        ones.
     """
     try:
-        given = [np.atleast_1d(np.asarray(x)) for x in (batch, context, query_tokens)]
+        given = [np.atleast_1d(np.asarray(x)) for x in (batch, context, query_tokens, cached)]
         if any(x.dtype.kind not in "iuf" or not np.isfinite(x).all() for x in given):
             raise ValueError("not a number")
         whole = [x.astype(np.int64) for x in given]
         if any((x != y).any() for x, y in zip(given, whole, strict=True)):
             raise ValueError("not a whole number")
-        b, c, q = np.broadcast_arrays(*whole)
+        b, c, q, hit = np.broadcast_arrays(*whole)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"batch, context and query_tokens must be whole numbers of one length: {error}") from None
     for name, values in (("batch", b), ("context", c), ("query_tokens", q)):
@@ -76,15 +80,18 @@ def sweep(
             raise InputError(f"{name} must be 1 or more at every point")
     if phase == "decode" and (c < q).any():
         raise InputError("a context must hold at least the query tokens of its step")
-    cached = sum(
+    if (hit < 0).any() or (hit >= c).any() or (phase == "decode" and hit.any()):
+        raise InputError("cached belongs to prefill and leaves at least one token of each context to compute")
+    entries = sum(
         n * placement.precision.kv.bytes(k.attention.cached_heads * k.attention.cache_elements)
         for k, n in placement.model.kinds.items()
         if k.attention
     )
-    if float(b.max()) * float(c.max()) * max(cached, placement.model.hidden * placement.model.vocab) > MOST_BYTES:
+    if float(b.max()) * float(c.max()) * max(entries, placement.model.hidden * placement.model.vocab) > MOST_BYTES:
         raise InputError("batch x context is too large for 64-bit arithmetic; ask simulate for such a point")
     strategy, groups = placement.strategy, placement.cut.sequence_groups
-    replica = Sequences(((b, c),)).share(0, strategy.replicas)
+    new = c - hit if phase == "prefill" else q
+    replica = Sequences.even(b, c, new, phase == "prefill").share(0, strategy.replicas)
     group = -(-replica.count // groups)
     micro: Number = np.minimum(np.maximum(group, 1), strategy.pp) if strategy.pp > 1 else 1
     local = -(-group // micro)
@@ -92,7 +99,7 @@ def sweep(
     kv: Number = 0
     for order in strategy.orders(placement.model):
         for pieces in strategy.pieces(int(np.max(local))):
-            seconds, kv = _pass(placement, machine, phase, replica, q, micro, pieces, order)
+            seconds, kv = _pass(placement, machine, phase, replica, micro, pieces, order)
             # a batch is not cut into more pieces than it has sequences
             best = np.minimum(best, np.where((pieces == 1) | (local >= pieces), seconds, np.inf))
     return Points(b, c, q, np.broadcast_to(best, b.shape), np.broadcast_to(kv, b.shape))
@@ -103,7 +110,6 @@ def _pass(
     machine: Machine,
     phase: Phase,
     replica: Sequences,
-    q: Array,
     micro: Number,
     pieces: int,
     order: Order | None,
@@ -113,12 +119,12 @@ def _pass(
     slowest: Number = 0.0
     kv: Number = 0
     for stage in range(placement.strategy.pp):
-        model = StageModel(placement, machine, phase, q, replica, stage, pieces, 0, (0, micro), order)
+        model = StageModel(placement, machine, phase, replica, stage, pieces, 0, (0, micro), order)
         classes = model.classes("folded")
         seconds = _stage(model, classes)
         total, slowest = total + seconds, larger(slowest, seconds)
         for rank in classes.representatives:
-            lane = Lane(rank, placement.cut, replica, phase, q, placement.precision)
+            lane = Lane(rank, placement.cut, replica, placement.precision)
             kv = larger(kv, placement.kv_bytes(stage, lane))
     return (larger(total, micro * slowest) if placement.strategy.pp > 1 else total), kv
 
