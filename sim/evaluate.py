@@ -9,7 +9,7 @@ from sim.errors import ProgramError
 from sim.lane import Lane
 from sim.limits import largest
 from sim.lower import lower
-from sim.memory import CommunicationBuffers
+from sim.memory import CommunicationBuffers, engine_reserve
 from sim.placement import PARTS
 from sim.program import CommunicationOp, Program
 from sim.rank_kinds import RankKind, ranges
@@ -45,8 +45,7 @@ class Evaluation(Timing):
     @cached_property
     def reserve(self) -> int:
         """Bytes that the engine leaves alone."""
-        capacity = self.machine.kernels.gpu.memory_bytes
-        return capacity - int(capacity * self.usable_memory)
+        return engine_reserve(self.machine.kernels.gpu.memory_bytes, self.usable_memory)
 
     @cached_property
     def kinds(self) -> list[RankKind]:
