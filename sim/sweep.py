@@ -7,7 +7,7 @@ at every point.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,9 +128,13 @@ def _pass(
     """Seconds between two steps."""
     total: Number = 0.0
     slowest: Number = 0.0
+    known: dict[Hashable, Number] = {}
     for stage in range(placement.strategy.pp):
         model = StageModel(placement, machine, phase, q, replica, stage, pieces, 0, (0, micro), order)
-        seconds = _stage(model, model.classes("folded"))
+        kind = _kind(model)
+        if kind not in known:
+            known[kind] = _stage(model, model.classes("folded"))
+        seconds = known[kind]
         total, slowest = total + seconds, larger(slowest, seconds)
     return larger(total, micro * slowest) if placement.strategy.pp > 1 else total
 
@@ -143,8 +147,12 @@ def _memory(
     buffers = CommunicationBuffers(program)
     kv: Number = 0
     total: Number = 0
+    known: set[Hashable] = set()
     for stage in range(placement.strategy.pp):
         model = StageModel(placement, machine, phase, q, replica, stage, pieces)
+        if (kind := _kind(model)) in known:
+            continue
+        known.add(kind)
         for rank in model.classes("folded").representatives:
             lane = Lane(rank, placement.cut, replica, phase, q, placement.precision)
             held = placement.kv_bytes(stage, lane)
@@ -152,6 +160,15 @@ def _memory(
             used = weights + held + ActivationProfile(program, lane).bytes(lane) + buffers.bytes(lane)
             kv, total = larger(kv, held), larger(total, used)
     return kv, total
+
+
+def _kind(model: StageModel) -> Hashable:
+    """Equal for stages that do the same: their layers, whether they begin or end, and how they sit on the machine."""
+    stages, machine = model.placement.stages, model.machine
+    ends = (model.stage == 0, model.stage == len(stages) - 1)
+    sits = machine.collectives.fabric.group_shape((*model.gpus_before, *model.gpus))
+    speeds = tuple(map(machine.speed, model.gpus)) if machine.speeds else ()
+    return (*ends, tuple(stages[model.stage]), sits, speeds)
 
 
 def _stage(model: StageModel, classes: Classes) -> Number:
