@@ -91,7 +91,8 @@ def run(
     into = StudyFolder(folder)
     into.begin(study)
     parts, layouts, _ = study.count()
-    mine = len(range(index - 1, parts, of))
+    mine = range(index - 1, parts, of)
+    there = sum(map(into.has, mine))
     todo = ((n, part) for n, part in islice(enumerate(study.parts()), index - 1, None, of) if not into.has(n))
     cores = workers or os.cpu_count() or 1
     with ExitStack() as stack:
@@ -102,7 +103,7 @@ def run(
             make = InProcess
         else:
             make = lambda: stack.enter_context(ProcessPoolExecutor(cores, get_context("spawn")))  # noqa: E731
-        lost = _drain(study, into, todo, make, in_flight or 2 * cores + 2, mine, report)
+        lost = _drain(study, into, todo, make, in_flight or 2 * cores + 2, (len(mine), there), report)
     if lost:
         raise ShardwiseError(f"{len(lost)} parts were lost with their workers, {TRIES} times each; run again to continue")
     if of == 1:
@@ -116,7 +117,7 @@ def _drain(
     todo: Iterator[tuple[int, Part]],
     make: Callable[[], Executor],
     most: int,
-    mine: int,
+    mine: tuple[int, int],
     report: Report,
 ) -> list[int]:
     """Keep ``most`` parts in flight until all are kept; return those that could not be had."""
@@ -124,7 +125,7 @@ def _drain(
     flying: dict[Future[tuple[bytes, int]], tuple[int, Part, int]] = {}
     again: list[tuple[int, Part, int]] = []
     lost: list[int] = []
-    left = points = retried = 0
+    (parts, done), points, retried = mine, 0, 0
     seen = iter(todo)
     more = True
     while True:
@@ -158,5 +159,5 @@ def _drain(
                     lost.append(number)
                 continue
             into.keep(number, content)
-            left, points = left + 1, points + rows
-            report(Progress(mine, left, points, retried))
+            done, points = done + 1, points + rows
+            report(Progress(parts, done, points, retried))
