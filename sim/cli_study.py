@@ -19,7 +19,8 @@ Terminal = Callable[[], tuple[int, bool]]
 Action = Callable[[], str]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a study.", show_default=False)]
 Where = Annotated[
-    list[str] | None, typer.Option("--where", metavar="CONDITION", help="Only these rows, as in 'gpus <= 32'. May repeat.")
+    list[str] | None,
+    typer.Option("--where", metavar="CONDITION", help="Only these rows, as in 'gpus <= 32'. May repeat."),
 ]
 By = Annotated[
     list[str] | None, typer.Option("--group-by", metavar="COLUMN", help="One answer per value of a column. May repeat.")
@@ -32,14 +33,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 def add_to(app: typer.Typer, terminal: Terminal) -> None:
     """Add the commands to the program. ``terminal`` returns its width and whether colours are wanted."""
 
-    @app.command(short_help="Run a study, or continue it.", epilog="Example: shardwise study my_study.yaml --out results")
+    @app.command(
+        short_help="Run a study, or continue it.", epilog="Example: shardwise study my_study.yaml --out results"
+    )
     def study(
         file: Annotated[str, typer.Argument(metavar="FILE", help="A study file, or the name of a shipped study.")],
         out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Else the study's name.")] = None,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much there is to do.")] = False,
         workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores when left out.")] = None,
         shard: Annotated[str, typer.Option(metavar="I/N", help="Only this share of the parts.")] = "1/1",
-        cluster: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler: tcp://host:8786.")] = None,
+        cluster: Annotated[
+            str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler: tcp://host:8786.")
+        ] = None,
     ) -> Action:
         """Price every point of a study into a folder. A run that was stopped continues where it was."""
         return lambda: _study(file, out, dry_run, workers, shard, cluster)
@@ -106,9 +111,7 @@ def add_to(app: typer.Typer, terminal: Terminal) -> None:
         return lambda: _difference(before, after, by, n, where, json, terminal)
 
 
-def _study(
-    file: str, out: Path | None, dry_run: bool, workers: int | None, shard: str, cluster: str | None
-) -> str:
+def _study(file: str, out: Path | None, dry_run: bool, workers: int | None, shard: str, cluster: str | None) -> str:
     from sim.study.definition import load_study
     from sim.study.execute import run
 

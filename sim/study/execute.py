@@ -105,7 +105,9 @@ def run(
             make = lambda: stack.enter_context(ProcessPoolExecutor(cores, get_context("spawn")))  # noqa: E731
         lost = _drain(study, into, todo, make, in_flight or 2 * cores + 2, (len(mine), there), report)
     if lost:
-        raise ShardwiseError(f"{len(lost)} parts were lost with their workers, {TRIES} times each; run again to continue")
+        raise ShardwiseError(
+            f"{len(lost)} parts were lost with their workers, {TRIES} times each; run again to continue"
+        )
     if of == 1:
         into.finish()
     return into

@@ -30,7 +30,9 @@ def arrow() -> ModuleType:
     try:
         import pyarrow
     except ImportError:
-        raise InputError("studies are kept as Parquet files; install them with: pip install 'shardwise[study]'") from None
+        raise InputError(
+            "studies are kept as Parquet files; install them with: pip install 'shardwise[study]'"
+        ) from None
     return pyarrow
 
 

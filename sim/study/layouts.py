@@ -56,7 +56,9 @@ class AllLayouts(Noun):
         for name in self.degrees:
             if not any(name in cls.degree_fields() for cls in kinds.values()):
                 known = sorted({d for cls in kinds.values() for d in cls.degree_fields()})
-                raise InputError(f"all_layouts.degrees: no strategy has the degree {show(name)}; choose {one_of(known)}")
+                raise InputError(
+                    f"all_layouts.degrees: no strategy has the degree {show(name)}; choose {one_of(known)}"
+                )
         for kind, fields in self.options.items():
             for field in fields:
                 if kind not in kinds or field not in kinds[kind].model_fields:

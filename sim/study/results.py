@@ -161,7 +161,15 @@ def difference(before: Results, after: Results, column: str) -> list[dict[str, A
         moved = r - s if r is not None and s is not None else None
         ratio = w / v if v and w is not None else None
         rows.append(
-            {"layout": layout, "rank_before": r, "rank_after": s, "moved": moved, "before": v, "after": w, "ratio": ratio}
+            {
+                "layout": layout,
+                "rank_before": r,
+                "rank_after": s,
+                "moved": moved,
+                "before": v,
+                "after": w,
+                "ratio": ratio,
+            }
         )
     return sorted(rows, key=lambda row: (row["moved"] is not None, -abs(row["moved"] or 0), row["layout"]))
 

@@ -19,7 +19,14 @@ from sim.validate.names import names
 from sim.validate.runs import Run
 from sim.workload import Precision
 
-FORMATS = {"bf16": "bf16", "mxfp4": "mxfp4", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_g32"}
+FORMATS = {
+    "bf16": "bf16",
+    "mxfp4": "mxfp4",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "int4_wo": "int4_g32",
+}
 
 
 class Case(NamedTuple):

@@ -118,7 +118,9 @@ def latent(heads: int) -> LatentAttention:
 
 def attend(attention: GroupedQueryAttention | LatentAttention, batch: int, context: int, kv: str) -> Work:
     """The attention core of one decode step."""
-    model = Model(name="one layer", hidden=1024, vocab=1024, pattern=(LayerRun(count=1, layer=Layer(attention=attention)),))
+    model = Model(
+        name="one layer", hidden=1024, vocab=1024, pattern=(LayerRun(count=1, layer=Layer(attention=attention)),)
+    )
     return operation(model, Precision(kv_cache=kv), batch, context, "decode", Attend)
 
 

@@ -45,7 +45,9 @@ def latency_group(
     outcomes = []
     for row in rows:
         name, measured = row["row_id"], _number(row["tpot_or_itl_ms"])
-        text = f"{row['model']} {row['gpu']} {row['engine']} tp{row['tp']} c{row['concurrency']} {row['isl']}/{row['osl']}"
+        text = (
+            f"{row['model']} {row['gpu']} {row['engine']} tp{row['tp']} c{row['concurrency']} {row['isl']}/{row['osl']}"
+        )
         predicted = None
         if name in times:
             t, run = times[name], found[name].run

@@ -153,4 +153,3 @@ def _run(line: int, row: dict[str, str], random: bool, lockstep: bool) -> Run:
         repaired=repaired,
         unusable=unusable,
     )
-

@@ -39,8 +39,9 @@ class Times(NamedTuple):
 def capacity(item: Case, isl: float, osl: float) -> int:
     """Sequences of this length that fit beside the weights on one attention replica."""
     placement = item.placement
-    lane = Lane(0, placement.cut, Sequences(((placement.cut.sequence_groups, int(isl + osl)),)), "decode", 1,
-                item.precision)
+    lane = Lane(
+        0, placement.cut, Sequences(((placement.cut.sequence_groups, int(isl + osl)),)), "decode", 1, item.precision
+    )
     each = placement.kv_bytes(0, lane)
     room = item.gpu.memory_bytes * (1 - RESERVE) - sum(placement.weights(0, 0).values())
     return max(1, int(room / each))
