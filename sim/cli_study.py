@@ -164,7 +164,7 @@ def _difference(
     from sim.render_study import render_rows
     from sim.study.results import Results, difference
 
-    rows = difference(*(Results.open(folder, where or ()) for folder in (before, after)), by)
+    rows = difference(Results.open(before, where or ()), Results.open(after, where or ()), by)
     if json:
         return json_.dumps(rows, indent=2, ensure_ascii=False) + "\n"
     return render_rows(rows[:n], *terminal())

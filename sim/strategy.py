@@ -26,7 +26,6 @@ from sim.rank_order import problems as order_problems
 from sim.stages import Split, split_layers
 from sim.workload import Phase
 
-
 _DEGREE: dict[str, Any] = {"degree": True}
 
 

@@ -1,7 +1,7 @@
 """Parts of a study on a Dask cluster.
 
-The engine handles workers that join, die or are slow; a part whose worker died is priced again elsewhere. Rows come back
-as the bytes of a part's file and are written by this process alone, so nothing is counted twice.
+The engine handles workers that join, die or are slow; a part whose worker died is priced again elsewhere. Rows come
+back as the bytes of a part's file and are written by this process alone, so nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, Any]]:
     except ImportError:
         raise InputError("a Dask cluster needs dask.distributed: pip install 'shardwise[cluster]'") from None
     try:
-        client = Client(address, timeout=WAIT_SECONDS, set_as_default=False)
+        client: Any = Client(address, timeout=WAIT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise InputError(f"--cluster {address}: no scheduler answers: {error}") from None
     with client, client.get_executor(pure=False, retries=3) as executor:
@@ -40,4 +40,4 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, Any]]:
 
 def threads(client: Any) -> int:
     """Threads of all workers that are there now, at least 1."""
-    return max(1, sum(client.nthreads().values()))
+    return max(1, sum(int(n) for n in client.nthreads().values()))

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from sim import __version__
@@ -25,7 +24,7 @@ from sim.study.price import Rows
 _TEMPORARY = ".part-"
 
 
-def arrow() -> ModuleType:
+def arrow() -> Any:
     """The module ``pyarrow``. Raises ``InputError`` that says how to install it."""
     try:
         import pyarrow

@@ -30,8 +30,8 @@ def _known_strategies(value: Any) -> Any:
 class AllLayouts(Noun):
     """Which layouts to search.
 
-    Degrees are powers of two unless ``degrees`` lists others. Strategies and degrees that cannot exist for the model are
-    left out; two strategies that do the same at some degrees (Helix with one KVP rank is TP) are both there.
+    Degrees are powers of two unless ``degrees`` lists others. Strategies and degrees that cannot exist for the model
+    are left out; two strategies that do the same at some degrees (Helix with one KVP rank is TP) are both there.
     """
 
     up_to: Annotated[Count, Field(le=65536)]
@@ -39,8 +39,8 @@ class AllLayouts(Noun):
     at_least: Count = 1
     strategies: Annotated[tuple[str, ...], BeforeValidator(_known_strategies)] = ()
     """Names of strategies; left out, every one that is installed."""
-    degrees: dict[str, tuple[Count, ...]] = Field(default_factory=lambda: {"replicas": (1,)})
-    """The only values of a degree, for strategies that have it: ``{pp: [1, 2, 4], replicas: [1]}``."""
+    degrees: dict[str, tuple[Count, ...]] = Field(default_factory=dict)
+    """The only values of a degree, for strategies that have it: ``{pp: [1, 2, 4]}``; one replica unless said."""
     options: dict[str, dict[str, tuple[Any, ...]]] = Field(default_factory=dict)
     """Other fields to try, by strategy: ``{helix: {hop_b: [true, false]}}``."""
 
@@ -71,7 +71,6 @@ class AllLayouts(Noun):
         names = [name for name, default in cls.degree_fields().items() if default is not None and name not in options]
         values = [self._values(name, model) for name in names]
         for degrees in itertools.product(*values):
-            # ranks are a product of degrees: where three of them are beyond the GPUs already, no strategy has room
             layout = _valid(cls, dict(zip(names, degrees, strict=True)), model, phase, self.up_to)
             if layout is None or layout.gpus(model) < self.at_least:
                 continue

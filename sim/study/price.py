@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,6 +171,4 @@ def _add(
 
 def _plain(value: Any) -> str:
     """A varied value as a cell: names and numbers as they are, anything larger as JSON."""
-    import json
-
     return value if isinstance(value, str) else json.dumps(value)
