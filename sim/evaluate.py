@@ -14,7 +14,7 @@ from sim.first_token import FRONT_END, first_token
 from sim.lane import Lane
 from sim.limits import largest
 from sim.lower import lower
-from sim.memory import CommunicationBuffers
+from sim.memory import CommunicationBuffers, engine_reserve
 from sim.placement import PARTS
 from sim.program import CommunicationOp, Program
 from sim.rank_kinds import RankKind, ranges
@@ -67,8 +67,7 @@ class Evaluation(Timing):
     @cached_property
     def reserve(self) -> int:
         """Bytes that the engine leaves alone."""
-        capacity = self.machine.kernels.gpu.memory_bytes
-        return capacity - int(capacity * self.usable_memory)
+        return engine_reserve(self.machine.kernels.gpu.memory_bytes, self.usable_memory)
 
     def draft_bytes(self, stage: int, rank: int, sequences: Sequences) -> int:
         """Weights and cache of what drafts, on one rank."""
