@@ -12,9 +12,10 @@ from typing import ClassVar, Literal
 from sim import mixers
 from sim.builder import Builder
 from sim.cut import Cut
+from sim.engine_rules import Case, broken
 from sim.errors import Problem
 from sim.mesh import Mesh
-from sim.model import GroupedQueryAttention, Model
+from sim.model import Model
 from sim.ownership import Ownership, Rule
 from sim.program import Value
 from sim.strategy import EXPERT, TENSOR, Block, Strategy, degree, divisors, expert_tensor_parallel
@@ -58,20 +59,8 @@ class DecodeContextParallel(Strategy):
 
     def engine_notes(self, model: Model) -> list[str]:
         """vLLM's rules for grouped-query attention and windows."""
-        notes = []
-        for a in dict.fromkeys(layer.attention for layer in model.kinds if layer.attention):
-            if self.dcp == 1:
-                break
-            if isinstance(a, GroupedQueryAttention):
-                limit = self.tp // a.kv_heads
-                if limit < self.dcp or (a.query_heads // a.kv_heads) % self.dcp or limit % self.dcp:
-                    most = f"at most {limit}" if limit > 1 else f"no dcp at tp {self.tp}"
-                    notes.append(
-                        f"vLLM refuses dcp {self.dcp} here: {a.kv_heads} KV heads allow {most}; SGLang runs it"
-                    )
-            if a.window:
-                notes.append("vLLM refuses dcp on sliding-window layers")
-        return list(dict.fromkeys(notes))
+        case = Case("vllm", model, heads=self.tp, dcp=self.dcp)
+        return [found.text for found in broken(case, ("dcp_heads", "dcp_windows"))]
 
     def cut(self, model: Model) -> Cut:
         """Heads over ``tpa`` during attention, over all ranks before and after it."""
