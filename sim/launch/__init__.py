@@ -6,13 +6,13 @@ which they refuse, and what they leave of a GPU for the cache are data (``sim/da
 source.
 """
 
-#from sim.launch.capacity import Capacity, capacity
-#from sim.launch.command import parse
-#from sim.launch.explain import Explanation, explain
-#from sim.launch.export import Exported, export_layout
-#from sim.launch.launch import Launch, resolve
-#from sim.launch.rules import Broken, broken_rules
-#from sim.launch.settings import Settings
+from sim.launch.capacity import Capacity, capacity
+from sim.launch.command import parse
+from sim.launch.explain import Explanation, explain
+from sim.launch.export import Exported, export_layout
+from sim.launch.launch import Launch, resolve
+from sim.launch.rules import Broken, broken_rules
+from sim.launch.settings import Settings
 
 __all__ = [
     "Broken",

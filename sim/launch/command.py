@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+from sim.documents import Kind, read_document, read_file
 from sim.errors import InputError
 from sim.explain import show
 from sim.launch.gather import Gathered, dashed, from_mapping
@@ -18,7 +19,7 @@ _FLAG = re.compile(r"--?[A-Za-z]")
 _OPERATORS = frozenset(";&|<>()")
 
 
-def parse(command: str, base: Path | None = None) -> Settings:
+def parse(command: str, base: Path | None = None, options: str | None = None) -> Settings:
     """Read a launch command, such as ``vllm serve Qwen/Qwen3-32B -tp 4``.
 
     Parameters
@@ -26,6 +27,8 @@ def parse(command: str, base: Path | None = None) -> Settings:
     base
         Folder from which the YAML file that a command names (``--config``) is read; without it the file is not read
         and naming one is an error.
+    options
+        The text of that YAML file, where it is at hand.
 
     Raises
     ------
@@ -42,7 +45,9 @@ def parse(command: str, base: Path | None = None) -> Settings:
         _before(gathered, word)
     if rest[cut:]:
         gathered.ignore(" ".join(rest[cut : cut + 5]))
-    _read(gathered, rest[:cut], base)
+    _read(gathered, rest[:cut])
+    if gathered.file:
+        _config(gathered, gathered.file, base, options)
     return gathered.settings()
 
 
@@ -97,7 +102,7 @@ def _before(gathered: Gathered, word: str) -> None:
         gathered.ignore(word)
 
 
-def _read(gathered: Gathered, every: list[str], base: Path | None) -> None:
+def _read(gathered: Gathered, every: list[str]) -> None:
     """Read the words after the engine's name: flags with their values, and the model.
 
     argparse cannot be used here: it does not say how many words a flag that it does not know takes.
@@ -130,9 +135,6 @@ def _read(gathered: Gathered, every: list[str], base: Path | None) -> None:
                 gathered.set(negated, False, name)
             else:
                 gathered.unknown(name, name)
-    file = gathered.fields.pop("config_file", None)
-    if file:
-        _config(gathered, file, base)
 
 
 def _number(text: str) -> int | str:
@@ -149,15 +151,18 @@ def _positional(gathered: Gathered, word: str) -> None:
         gathered.problem(f"{show(word)} does not belong to any flag", "command")
 
 
-def _config(gathered: Gathered, file: str, base: Path | None) -> None:
+def _config(gathered: Gathered, file: str, base: Path | None, options: str | None) -> None:
     """Read the YAML of further options that a command names; what the command says itself wins."""
-    from sim.documents import Kind, read_file
-
-    if base is None:
-        gathered.problem(f"names {show(file)}, which was not given; add its options to the command", gathered.table.config)
+    if base is None and options is None:
+        text = f"names {show(file)}, which was not given; add its options to the command"
+        gathered.problem(text, gathered.table.config)
         return
+    kind = Kind("file of options", "tensor_parallel_size")
     try:
-        document = read_file(base / file, Kind("file of options", "tensor_parallel_size"))
+        if options is not None:
+            document = read_document(options, file, kind)
+        else:
+            document = read_file((base or Path()) / file, kind)
     except InputError as error:
         gathered.problems += error.problems
         return

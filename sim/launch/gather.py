@@ -34,6 +34,8 @@ class Gathered:
         self.fields: dict[str, Any] = {}
         self.problems: list[Problem] = []
         self.ignored: list[str] = []
+        self.file: str | None = None
+        """A YAML file of further options that the command names."""
         self.by_name: dict[str, Flag] = {dashed(name): flag for flag in self.table.flags for name in flag.names}
         self.known = {dashed(n): known for known in (*self.table.neutral, *self.table.switches) for n in known.names}
 
@@ -65,6 +67,9 @@ class Gathered:
         """Set one field, or leave it to the engine where the value is ``None``."""
         if value is None:
             self.fields.pop(name, None)
+            return
+        if name == "config_file":
+            self.file = value
             return
         try:
             read(Settings, {"engine": self.engine, name: value})

@@ -32,9 +32,11 @@ def layout_of(settings: Settings, model: Model) -> Strategy:
     if settings.pcp > 1:
         raise LayoutError("ranks that share only the prompt (prefill context parallelism) are not modelled")
     fields = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[settings.engine](settings, has_experts(model))
+    if settings.engine == "vllm" and settings.dcp > 1 and any(layer.linear for layer in model.kinds):
+        fields["linear_state"] = "sharded"
     fields |= {"pp": settings.pp} if settings.pp > 1 else {}
     fields |= {"two_batch_overlap": True} if settings.two_batch_overlap else {}
-    fields |= {"stage_split": "trtllm"} if settings.engine == "trtllm" else {}
+    fields |= {"stage_split": "trtllm"} if settings.engine == "trtllm" and settings.pp > 1 else {}
     return parse_layout({key: value for key, value in fields.items() if value is not None})
 
 
@@ -49,8 +51,9 @@ def _vllm(s: Settings, moe: bool) -> dict[str, Any]:
     dispatch = _dispatch(s)
     if s.expert_parallel and dispatch:
         return _wide(s, s.dp, s.tp, dispatch)
-    own = {"dense": "attention_tp", "vocab": "attention_tp"}
-    return {"strategy": "attention_dp", "dp": s.dp, "tp": s.tp, "ep": ranks if s.expert_parallel else 1, **own}
+    ep = ranks if s.expert_parallel else 1
+    own = _unless_usual("attention_tp", ep)
+    return {"strategy": "attention_dp", "dp": s.dp, "tp": s.tp, "ep": ep, "dense": own, "vocab": own}
 
 
 def _sglang(s: Settings, moe: bool) -> dict[str, Any]:
@@ -74,8 +77,9 @@ def _sglang(s: Settings, moe: bool) -> dict[str, Any]:
         raise LayoutError(f"dense TP {s.dense_tp} inside attention TP {attention_tp} is not modelled")
     dense = "attention_tp" if s.dense_tp == attention_tp else "world"
     vocab = "attention_tp" if s.local_vocabulary else "world"
-    ep = s.ep if moe else None
-    return {"strategy": "attention_dp", "dp": attention_dp, "tp": attention_tp, "ep": ep, "dense": dense, "vocab": vocab}
+    ep = (s.ep if moe else None) or 1
+    over = {"dense": _unless_usual(dense, ep), "vocab": _unless_usual(vocab, ep)}
+    return {"strategy": "attention_dp", "dp": attention_dp, "tp": attention_tp, "ep": ep, **over}
 
 
 def _trtllm(s: Settings, moe: bool) -> dict[str, Any]:
@@ -100,6 +104,11 @@ def _trtllm(s: Settings, moe: bool) -> dict[str, Any]:
     return {"strategy": "tp", "tp": tp, "ep": ep}
 
 
+def _unless_usual(over: str, ep: int) -> str | None:
+    """Leave out what ``attention_dp`` does by itself."""
+    return None if over == ("attention_tp" if ep > 1 else "world") else over
+
+
 def _copies(count: int) -> dict[str, int]:
     return {"replicas": count} if count > 1 else {}
 
@@ -108,15 +117,7 @@ def _dcp(s: Settings) -> dict[str, Any]:
     exchange = {"ag_rs": "ag_rs", "a2a": "a2a", None: None}
     if s.dcp_exchange not in exchange:
         raise LayoutError(Problem(f"must be ag_rs or a2a, not {show(s.dcp_exchange)}", "dcp-comm-backend"))
-    state = "sharded" if s.engine == "vllm" else None
-    return {
-        "strategy": "dcp",
-        "tp": s.tp,
-        "dcp": s.dcp,
-        "exchange": exchange[s.dcp_exchange],
-        "block": s.interleave,
-        "linear_state": state,
-    }
+    return {"strategy": "dcp", "tp": s.tp, "dcp": s.dcp, "exchange": exchange[s.dcp_exchange], "block": s.interleave}
 
 
 def _dispatch(s: Settings) -> str | None:
