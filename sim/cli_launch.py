@@ -154,9 +154,7 @@ def _export(file: str, layout: str, engine: EngineChoice) -> str:
         raise InputError("launch commands are written for layouts that decode")
     work = scenario.workload
     longest = max(work.context) if isinstance(work.context, tuple) else work.context
-    found = export_layout(
-        scenario.layout(layout), scenario.model, engine.value, scenario.precision, max_length=longest
-    )
+    found = export_layout(scenario.layout(layout), scenario.model, engine.value, scenario.precision, max_length=longest)
     notes = "".join(f"# {note}\n" for note in found.notes)
     options = f"# options.yaml\n{found.options}" if found.options else ""
     return f"{found.command}\n{options}{notes}"

@@ -1,4 +1,4 @@
-"""The rules by which engines refuse a layout, or run it wrongly: named, one list for strategies and for launch commands.
+"""The rules by which engines refuse a layout or run it wrongly: one list for strategies and launch commands.
 
 Each rule says whose it is and in which version it was read. What an engine refuses is still a layout that can exist.
 """
@@ -120,8 +120,8 @@ def _blocks(c: Case) -> Iterable[str]:
             if width and (width % ranks or width // ranks % BLOCK) and (width, ranks) not in seen:
                 seen.add((width, ranks))
                 yield (
-                    f"{width:,} columns of {what} over {ranks} ranks leave {width / ranks:g}, not a multiple of the FP8 "
-                    f"block of {BLOCK}"
+                    f"{width:,} columns of {what} over {ranks} ranks leave {width / ranks:g}, not a multiple of the "
+                    f"FP8 block of {BLOCK}"
                 )
 
 

@@ -66,7 +66,10 @@ class Helix(Strategy):
     def engine_notes(self, model: Model) -> list[str]:
         """TensorRT-LLM and the paper."""
         paper = broken(Case("paper", model, heads=self.tpa, kvp=self.kvp))
-        return [found.text for found in (*paper, *broken(Case("trtllm", model, heads=self.tpa, kvp=self.kvp), ("helix_powers",)))]
+        return [
+            found.text
+            for found in (*paper, *broken(Case("trtllm", model, heads=self.tpa, kvp=self.kvp), ("helix_powers",)))
+        ]
 
     def pieces(self, sequences: int) -> tuple[int, ...]:
         """With HOP-B: powers of two up to 16, or to one request per piece; more pieces pay mostly launches."""

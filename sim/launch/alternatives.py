@@ -31,7 +31,8 @@ def alternatives(settings: Settings, model: Model, weights: str, ranks: int) -> 
             layout = layout_of(changed, model)
         except InputError:
             continue
-        refused = any(rule.effect == "refuses" for rule in broken_rules(changed, model, weights))
+        shape_only = changed.model_copy(update={"max_length": None})  # a length that is refused is so everywhere
+        refused = any(rule.effect == "refuses" for rule in broken_rules(shape_only, model, weights))
         if layout in seen or refused or layout.check(model, "decode"):
             continue
         seen.add(layout)

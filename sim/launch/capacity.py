@@ -143,7 +143,8 @@ def _overhead(s: Settings, policy: Policy, placement: Placement, total: int, len
     large = total >= policy.large
     sequences = s.max_sequences or (policy.sequences.large if large else policy.sequences.small)
     if policy.profile == "max_length":
-        size += step_peak(placement, length, sequences, length, shared)
+        chunked = policy.chunked_from is not None and length > policy.chunked_from
+        size += step_peak(placement, policy.chunk if chunked else length, sequences, length, shared)
     elif policy.batched_tokens:
         tokens = policy.batched_tokens.large if large else policy.batched_tokens.small
         size += step_peak(placement, s.batched_tokens or tokens, sequences, length, shared)

@@ -36,7 +36,7 @@ def find_checkpoint(name: str | None, config: Path | None = None) -> Checkpoint:
         If neither says the shape; the message says where to get it.
     """
     base = (name or "").rstrip("/").rsplit("/", 1)[-1].lower()
-    shape, formats, stripped = _by_name(base)
+    shape, formats = _by_name(base)
     if config is not None:
         return Checkpoint(load_model(str(config)), formats)
     if name is None:
@@ -44,31 +44,29 @@ def find_checkpoint(name: str | None, config: Path | None = None) -> Checkpoint:
     if shape is None:
         raise ModelError(_unknown(name))
     model = load_model(shape)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if base not in (shape, model.hf_id.rsplit("/", 1)[-1].lower()):
         kept = f" with {formats['weights']} weights" if "weights" in formats else ""
         notes = (f"{name} is taken for the catalogue's {shape}{kept}, because of its name",)
     return Checkpoint(model, formats, notes)
 
 
-def _by_name(base: str) -> tuple[str | None, dict[str, Any], list[str]]:
-    """The catalogue's name, what endings of the name say of the formats, and these endings."""
+def _by_name(base: str) -> tuple[str | None, dict[str, Any]]:
+    """The catalogue's name, and what endings of the name say of the formats."""
     table, catalogue = names(), set(model_names())
     formats: dict[str, Any] = {}
-    stripped: list[str] = []
     endings = sorted({*table.formats, *table.plain}, key=len, reverse=True)
     while True:
         known = table.checkpoints.get(base)
         if known:
             said = {k: v for k, v in known.items() if k != "shape"}
-            return known["shape"], said | formats, stripped
+            return known["shape"], said | formats
         if base in catalogue:
-            return base, formats, stripped
+            return base, formats
         ending = next((e for e in endings if base.endswith(f"-{e}")), None)
         if ending is None:
-            return None, formats, stripped
+            return None, formats
         formats = table.formats.get(ending, {}) | formats
-        stripped.append(ending)
         base = base.removesuffix(f"-{ending}")
 
 

@@ -56,6 +56,7 @@ def split(command: str) -> list[str]:
     if len(command) > MOST_CHARACTERS:
         raise InputError(f"is longer than {MOST_CHARACTERS:,} characters; is it a launch command?")
     text = re.sub(r"[\\^]\r?\n", " ", command).replace("\x00", " ")
+    text = re.sub(r"(\s)\d(>)", r"\1\2", text)  # the number of a stream that is sent elsewhere
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
     lexer.commenters = ""

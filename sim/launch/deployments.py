@@ -80,7 +80,9 @@ def _dynamo(data: dict[str, Any]) -> Iterator[Settings]:
             yield parse(shlex.join(words)).model_copy(update={"role": name})
         except InputError as error:
             key = f"spec.services.{name}"
-            raise InputError([p._replace(message=f"{p.key} {p.message}".strip(), key=key) for p in error.problems]) from None
+            raise InputError(
+                [p._replace(message=f"{p.key} {p.message}".strip(), key=key) for p in error.problems]
+            ) from None
 
 
 def _inferencex(data: dict[str, Any]) -> Iterator[Settings]:
@@ -89,9 +91,13 @@ def _inferencex(data: dict[str, Any]) -> Iterator[Settings]:
         if not isinstance(entry, dict):
             continue
         framework = str(entry.get("framework", ""))
-        engine = next((e for e, word in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trt")) if word in framework), "")
+        engine = next(
+            (e for e, word in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trt")) if word in framework), ""
+        )
         if not engine:
-            raise InputError(Problem(f"framework {show(framework)} is not an engine that is known", f"{name}.framework"))
+            raise InputError(
+                Problem(f"framework {show(framework)} is not an engine that is known", f"{name}.framework")
+            )
         scenarios = entry.get("scenarios")
         every = list(scenarios.values()) if isinstance(scenarios, dict) else []
         for points in (case for cases in every if isinstance(cases, list) for case in cases if isinstance(case, dict)):
@@ -106,7 +112,12 @@ def _inferencex(data: dict[str, Any]) -> Iterator[Settings]:
 
 def _point(engine: str, entry: dict[str, Any], point: dict[str, Any], role: str, name: str) -> Settings:
     tp, ep, attention_dp = point.get("tp", 1), point.get("ep", 1), bool(point.get("dp-attn", False))
-    fields: dict[str, Any] = {"tp": tp, "pp": point.get("pp", 1), "dcp": point.get("dcp-size", 1), "pcp": point.get("pcp-size", 1)}
+    fields: dict[str, Any] = {
+        "tp": tp,
+        "pp": point.get("pp", 1),
+        "dcp": point.get("dcp-size", 1),
+        "pcp": point.get("pcp-size", 1),
+    }
     if engine == "vllm":
         fields |= {"expert_parallel": ep not in (1, None)} | ({"tp": 1, "dp": tp} if attention_dp else {})
     else:

@@ -122,7 +122,13 @@ def _scenario(
 
 
 def _better(
-    launch: Launch, machine: _Machine, batch: int, context: int, room: Capacity, report: LayoutReport, version: str | None
+    launch: Launch,
+    machine: _Machine,
+    batch: int,
+    context: int,
+    room: Capacity,
+    report: LayoutReport,
+    version: str | None,
 ) -> tuple[Better, ...]:
     """Layouts of as many GPUs that hold more tokens or take less time a step, the best of both first."""
     s, weights = launch.settings, launch.precision.weights or "bf16"
@@ -137,7 +143,11 @@ def _better(
             if not there.fits and room.fits:
                 continue
             one = simulate(_scenario(other, machine, layout, batch, context, there.fraction), layout)
-            limits = {"max_length": s.max_length, "memory_fraction": s.memory_fraction, "max_sequences": s.max_sequences}
+            limits = {
+                "max_length": s.max_length,
+                "memory_fraction": s.memory_fraction,
+                "max_sequences": s.max_sequences,
+            }
             out = export_layout(layout, launch.model, s.engine, launch.precision, s.model, **limits)
         except InputError:
             continue

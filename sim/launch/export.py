@@ -156,7 +156,12 @@ def _copies(f: Fields) -> Fields:
 
 def _shared_tokens(f: Fields) -> Fields:
     exchange = f["exchange"] if f["exchange"] != "ag_rs" else None
-    return {"tp": f["tp"], "dcp": f["dcp"], "dcp_exchange": exchange, "interleave": f["block"] if f["block"] > 1 else None}
+    return {
+        "tp": f["tp"],
+        "dcp": f["dcp"],
+        "dcp_exchange": exchange,
+        "interleave": f["block"] if f["block"] > 1 else None,
+    }
 
 
 def _vllm_tp(f: Fields, moe: bool) -> Fields:

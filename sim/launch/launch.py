@@ -16,7 +16,18 @@ from sim.noun import Noun
 from sim.strategy import Strategy
 from sim.workload import Precision
 
-OWN_LAYER = ("mtp", "deepseek_mtp", "qwen3_next_mtp", "glm4_moe_mtp", "NEXTN", "EAGLE", "EAGLE3", "MTP", "eagle", "eagle3")
+OWN_LAYER = (
+    "mtp",
+    "deepseek_mtp",
+    "qwen3_next_mtp",
+    "glm4_moe_mtp",
+    "NEXTN",
+    "EAGLE",
+    "EAGLE3",
+    "MTP",
+    "eagle",
+    "eagle3",
+)
 """Ways of drafting with a layer of the model's own kind, which has a cache of its own."""
 
 

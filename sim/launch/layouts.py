@@ -1,7 +1,6 @@
 """The layout that an engine makes of its degrees, as this project names layouts.
 
-Meaning of the degrees: vLLM's ``tp`` and ``dp`` multiply, and experts lie over both; SGLang's attention data parallelism
-divides ``tp``; TensorRT-LLM's ``enable_attention_dp`` turns all of ``tp`` into it. Spec sections 3 to 7.
+vLLM's ``tp`` and ``dp`` multiply, and experts lie over both; SGLang's attention data parallelism divides ``tp``; TensorRT-LLM's ``enable_attention_dp`` turns all of ``tp`` into it. Spec sections 3 to 7.
 """
 
 from __future__ import annotations
@@ -171,5 +170,3 @@ def case_of(settings: Settings, model: Model, weights: str) -> Case:
         interleave=s.interleave,
         max_length=s.max_length,
     )
-
-

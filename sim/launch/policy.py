@@ -35,6 +35,9 @@ class Policy(Noun):
     profile: Literal["batched_tokens", "max_length", "none"]
     """Tokens of the step that measures activations before the cache is sized."""
     batched_tokens: BySize | None = None
+    chunked_from: int | None = None
+    """With ``max_length``: beyond this length prompts are cut into chunks of ``chunk`` tokens."""
+    chunk: int = 512
     sequences: BySize
     large: Bytes
     """GPUs from this capacity on take the large defaults."""

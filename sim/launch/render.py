@@ -85,8 +85,8 @@ def _lines(found: Explanation, width: int) -> Iterator[str]:
 def _layout(report: LayoutReport) -> Iterator[str]:
     kv = report.kv
     yield (
-        f"KV cache: {kv.duplication:.2f} copies; {kv.heads_per_rank} KV head{'s' * (kv.heads_per_rank != 1)} on a rank, "
-        f"{kv.bytes_per_token_per_rank:,} bytes of a token that it holds"
+        f"KV cache: {kv.duplication:.2f} copies; {kv.heads_per_rank} KV head{'s' * (kv.heads_per_rank != 1)} on a "
+        f"rank, {kv.bytes_per_token_per_rank:,} bytes of a token that it holds"
     )
     yield f"weights: {report.weights.duplication:.2f} copies, {format_bytes(report.weights.bytes_per_rank)} on a rank"
     yield from report.reasons
@@ -95,11 +95,12 @@ def _layout(report: LayoutReport) -> Iterator[str]:
 def _memory(found: Capacity) -> Iterator[str]:
     usable = found.capacity_bytes / GIB
     yield f"{usable:.2f} GiB that CUDA shows, of which the engine takes {found.fraction:.3f}"
-    yield f"weights {found.weights_bytes / GIB:.2f} GiB, libraries, profiling step and graphs {found.overhead_bytes / GIB:.2f} GiB"
+    weights, overhead = found.weights_bytes / GIB, found.overhead_bytes / GIB
+    yield f"weights {weights:.2f} GiB, libraries, profiling step and graphs {overhead:.2f} GiB"
     left = found.cache_bytes / GIB
     yield f"left for the cache: {left:.2f} GiB" + ("; weights and overhead do not fit" if left <= 0 else "")
     if not found.fits and found.tokens:
         yield (
-            f"one sequence of {found.length:,} tokens does not fit: {found.tokens:,} are the most; the engine refuses to "
-            "start, or shortens what it accepts"
+            f"one sequence of {found.length:,} tokens does not fit: {found.tokens:,} are the most; the engine refuses "
+            "to start, or shortens what it accepts"
         )

@@ -53,13 +53,13 @@ class FlagTable(Noun):
     """Flag whose value is a YAML file of further options."""
     flags: tuple[Flag, ...]
     json_keys: dict[str, dict[str, str]] = Field({}, validation_alias="json")
-    keys: dict[str, str] = {}
+    keys: dict[str, str] = Field({})
     """Dotted keys of the YAML, beside the long names of flags."""
     neutral_keys: tuple[str, ...] = ()
     neutral: tuple[Known, ...] = ()
     """Flags with a value."""
     switches: tuple[Known, ...] = ()
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field({})
     """Variables that set a field."""
 
 

@@ -68,7 +68,7 @@ def read_json(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError(f"must be JSON such as {{\"method\": \"mtp\"}} in quotes, not {show(text)}") from None
+        raise InputError(f'must be JSON such as {{"method": "mtp"}} in quotes, not {show(text)}') from None
     if not isinstance(found, dict):
         raise InputError(f"must be a JSON object, not {show(found)}")
     return found
