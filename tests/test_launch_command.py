@@ -35,8 +35,8 @@ def test_spellings_of_one_launch(command):
 
 def test_values():
     found = said(
-        "vllm serve m/x --max-model-len 32k --max-num-batched-tokens 8K --gpu-memory-utilization .85 -ep --enforce-eager"
-        ' --speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\' --block-size 64'
+        "vllm serve m/x --max-model-len 32k --max-num-batched-tokens 8K --gpu-memory-utilization .85 -ep"
+        ' --enforce-eager --speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\' --block-size 64'
     )
     assert found == {
         "model": "m/x", "max_length": 32000, "batched_tokens": 8192, "memory_fraction": 0.85, "expert_parallel": True,
@@ -144,8 +144,8 @@ def problem_of(call):
 
 
 _KEYS = ["kind", "spec", "services", "model", "framework", "scenarios", "search-space", "tp", "args"]
-_TEXT = """vllm serve python -m sglang.launch_server trtllm-serve m/x -tp --tp 8 0 -1 1e9 { --speculative-config {} [] null
-'{"method":"mtp"}' --max-model-len auto --config x.yaml && | $X ' " \\ A=1 --kv-cache-dtype fp8 -ep -- = --=3 é
+_TEXT = """vllm serve python -m sglang.launch_server trtllm-serve m/x -tp --tp 8 0 -1 1e9 { --speculative-config {} [] 
+null '{"method":"mtp"}' --max-model-len auto --config x.yaml && | $X ' " \\ A=1 --kv-cache-dtype fp8 -ep -- = --=3 é
 Qwen/Qwen3-8B -dcp --ep-size"""
 _WORDS = st.sampled_from(_TEXT.split())
 
