@@ -144,7 +144,7 @@ def problem_of(call):
 
 
 _KEYS = ["kind", "spec", "services", "model", "framework", "scenarios", "search-space", "tp", "args"]
-_TEXT = """vllm serve python -m sglang.launch_server trtllm-serve m/x -tp --tp 8 0 -1 1e9 { --speculative-config {} [] 
+_TEXT = """vllm serve python -m sglang.launch_server trtllm-serve m/x -tp --tp 8 0 -1 1e9 { --speculative-config {} []
 null '{"method":"mtp"}' --max-model-len auto --config x.yaml && | $X ' " \\ A=1 --kv-cache-dtype fp8 -ep -- = --=3 é
 Qwen/Qwen3-8B -dcp --ep-size"""
 _WORDS = st.sampled_from(_TEXT.split())

@@ -15,6 +15,7 @@ from sim.launch.tables import ENGINES, flag_table, words
 
 MOST_CHARACTERS = 100_000
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_INTERPRETER = re.compile(r"(.*/)?python[0-9.]*")
 _FLAG = re.compile(r"--?[A-Za-z]")
 _OPERATORS = frozenset(";&|<>()")
 
@@ -99,7 +100,7 @@ def _before(gathered: Gathered, word: str) -> None:
             gathered.ignore(name)
         else:
             gathered.unknown(name, name)
-    elif word and not set(word) <= _OPERATORS:
+    elif word and not set(word) <= _OPERATORS and not _INTERPRETER.fullmatch(word):
         gathered.ignore(word)
 
 

@@ -1,7 +1,7 @@
 """The layout that an engine makes of its degrees, as this project names layouts.
 
 vLLM's ``tp`` and ``dp`` multiply, and experts lie over both; SGLang's attention data parallelism divides ``tp``;
-TensorRT-LLM's ``enable_attention_dp`` turns all of ``tp`` into it..
+TensorRT-LLM's ``enable_attention_dp`` turns all of ``tp`` into it.
 """
 
 from __future__ import annotations
