@@ -258,12 +258,31 @@ class ComputeBuilder:
         self.ops.append(compute.ExpandLatent(self.named("kv_b"), (latent,), (y,), attention, weights))
         return y
 
-    def select(self, queries: Value) -> None:
-        """The tokens that an indexer picks; which ones is not followed, only how many."""
+    def index(self, queries: Value, keys: Value, weights: Value) -> Value:
+        """The best tokens of the index keys that are here: (score, token) of each; a share where they are split.
+
+        Which tokens a rank then attends lies in its memory, like its cache, until the next index picks others.
+        """
         assert self.layer
         assert isinstance(self.layer.attention, LatentAttention)
-        picked = queries._replace(name=self.named("picked"), dims=(Dim("picked", 1),))
-        self.ops.append(compute.Index(self.named("index"), (queries,), (picked,), self.layer.attention))
+        assert self.layer.attention.index
+        self.whole("index", queries, keys, weights)
+        for x in (queries, keys):
+            self._own_sequences("index", x)
+        shares = () if self.cut.whole_index else self.mesh.real(self.cut.kv_axes)
+        dims = (Dim("candidates", self.layer.attention.index.top_k), Dim("pair", 2))
+        found = queries._replace(name=self.named("candidates"), dims=dims, shares=shares)
+        op = compute.Index(self.named("index"), (queries, keys, weights), (found,), self.layer.attention)
+        self.ops.append(op)
+        return found
+
+    def pick(self, candidates: Value) -> None:
+        """The best of everybody's candidates are what attention then reads."""
+        if candidates.shares:
+            raise self.fail("pick", f"{candidates.name} are those of one rank, not of all that share the sequence")
+        if candidates.stacked:
+            picked = candidates._replace(name=self.named("picked"), stacked=())
+            self.ops.append(compute.Pick(self.named("pick"), (candidates,), (picked,)))
 
     def recur(self, q: Value, k: Value, v: Value, z: Value, gates: Value, *decay: Value) -> Value:
         """State of linear attention: convolution, update, read-out and gated norm."""

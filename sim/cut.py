@@ -63,6 +63,8 @@ class Cut:
     ownership: Ownership = field(default_factory=Ownership)
     holds: Callable[[TensorShape], Only] = lambda tensor: EVERYWHERE
     redundant_experts: int = 0
+    whole_index: bool = False
+    """The keys of a sparse index are whole on every rank that shares a sequence's tokens, not shared like them."""
     expert_placement: ExpertPlacement = "linear"
 
     def axes(self, role: str) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
-from sim.model import Attention, DenseFfn, GroupedQueryAttention, Model, MoeFfn
+from sim.model import Attention, DenseFfn, GroupedQueryAttention, LatentAttention, Model, MoeFfn
 
 Effect = Literal["refuses", "unchecked", "advises"]
 """The engine stops; the engine runs and the result is wrong; a publisher advises against it."""
 VERSIONS = {"vllm": "vLLM 0.33.0", "sglang": "SGLang 0.5.23", "trtllm": "TensorRT-LLM 1.3.0", "paper": "Helix paper"}
+MERGED = (512, 1024, 2048)
+"""Top-k for which vLLM 0.33.0 has a kernel that merges the candidates of a sharded index."""
 BLOCK = 128
 """Side of the blocks of FP8 weights that share a scale (DeepSeek-V3 technical report)."""
 
@@ -25,6 +27,8 @@ class Case(NamedTuple):
     heads: int = 1
     """Ranks over which the query heads are split when they are projected."""
     dcp: int = 1
+    sharded_index: bool = False
+    """Whether ``dcp`` ranks share the keys of a sparse index."""
     kvp: int = 1
     pp: int = 1
     ep: int = 1
@@ -95,6 +99,13 @@ def _dcp_heads(c: Case) -> Iterable[str]:
                 yield f"vLLM refuses dcp {c.dcp} here: {a.kv_heads} KV heads allow {most}; SGLang runs it"
 
 
+def _dcp_index(c: Case) -> Iterable[str]:
+    for a in c.attentions if c.dcp > 1 and c.sharded_index else ():
+        if isinstance(a, LatentAttention) and a.index and a.index.top_k not in MERGED:
+            few = ", ".join(map(str, MERGED))
+            yield f"vLLM merges the candidates of a sharded index only for a top-k of {few}"
+
+
 def _dcp_windows(c: Case) -> Iterable[str]:
     if c.dcp > 1 and any(a.window for a in c.attentions):
         yield "vLLM refuses dcp on sliding-window layers"
@@ -162,6 +173,7 @@ RULES = (
     Rule("helix_heads", ("trtllm",), "refuses", _helix_heads),
     Rule("dcp_divides", ("vllm", "sglang"), "refuses", _dcp_divides),
     Rule("dcp_heads", ("vllm",), "refuses", _dcp_heads),
+    Rule("dcp_index", ("vllm",), "refuses", _dcp_index),
     Rule("dcp_windows", ("vllm",), "refuses", _dcp_windows),
     Rule("interleave", ("vllm",), "refuses", _interleave),
     Rule("fp8_blocks", ("vllm", "sglang"), "refuses", _blocks),

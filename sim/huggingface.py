@@ -15,7 +15,7 @@ from typing import Any
 from sim.documents import read_content
 from sim.errors import InputError, ModelError, Problem
 from sim.explain import read, show
-from sim.huggingface_attention import attention_layers, chunk_note, mtp_layers
+from sim.huggingface_attention import attention_layers, mtp_layers
 from sim.huggingface_blocks import searched_layers
 from sim.huggingface_families import Family, family, refusals
 from sim.huggingface_keys import Keys
@@ -172,7 +172,6 @@ def _notes(keys: Keys, kind: Family, wrappers: list[dict[str, Any]]) -> list[str
     key, count = mtp_layers(keys)
     if count:
         notes.append(f"the multi-token-prediction layers ({key}: {count}) are left out")
-    notes.append(chunk_note(keys, kind))
     if keys.has("attn_res_block_size"):
         notes.append("attention over the outputs of earlier blocks (attn_res_block_size) is left out")
     if not kind.known:

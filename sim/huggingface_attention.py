@@ -63,7 +63,8 @@ def attention_layers(keys: Keys, family: Family, hidden: int, layers: int) -> li
     everything = GroupedQueryAttention(**full._asdict(), **extras, shared_kv=shared_kv, sinks=full_sinks)
     if not any(sliding):
         return [everything] * layers
-    windowed = GroupedQueryAttention(**local._asdict(), **extras, window=window, sinks=local_sinks)
+    chunked = _is_chunked(keys, family)
+    windowed = GroupedQueryAttention(**local._asdict(), **extras, window=window, chunked=chunked, sinks=local_sinks)
     return [windowed if is_sliding else everything for is_sliding in sliding]
 
 
@@ -202,14 +203,6 @@ def _window(keys: Keys, family: Family) -> int:
 def _is_chunked(keys: Keys, family: Family) -> bool:
     types = keys.values.get("layer_types")
     return family.chunked or (isinstance(types, list) and "chunked_attention" in types)
-
-
-def chunk_note(keys: Keys, family: Family) -> str:
-    """What is left out for chunked attention; empty if there is none."""
-    if not _is_chunked(keys, family) or not keys.has("attention_chunk_size"):
-        return ""
-    size = show(keys.values["attention_chunk_size"])
-    return f"chunked attention is counted as a window of {size} tokens, as if every chunk were full"
 
 
 def _sliding_layers(keys: Keys, family: Family, layers: int) -> list[bool]:

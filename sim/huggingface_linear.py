@@ -34,11 +34,11 @@ def linear_layers(keys: Keys, layers: int) -> list[bool]:
     if isinstance(settings := keys.values.get("linear_attn_config"), dict):
         inner = Keys(settings, keys.problems, f"{keys.prefix}linear_attn_config.")
         full, linear = (inner.values.get(name) for name in ("full_attn_layers", "kda_layers"))
-        both = [*full, *linear] if isinstance(full, list) and isinstance(linear, list) else []
-        if sorted(both, key=str) != sorted(range(1, layers + 1), key=str):
+        full, linear = (found if isinstance(found, list) else [] for found in (full, linear))
+        if sorted([*full, *linear], key=str) != sorted(range(1, layers + 1), key=str):
             inner.problem("full_attn_layers", f"and kda_layers must name each layer from 1 to {layers} once")
             return []
-        return [i + 1 in set(linear) for i in range(layers)]
+        return [i + 1 not in full for i in range(layers)]
     if not keys.has("linear_num_value_heads"):
         return [False] * layers
     if keys.has("layer_types"):

@@ -39,10 +39,10 @@ def _latent_query(b: Builder, x: Value, a: LatentAttention) -> tuple[Value, ...]
         compressed, latent = b.project(x, ["q_a", "kv_a"], "q_a_kv_a")
         compressed = b.norm(compressed, "q_a_norm")
         (q,) = b.project(compressed, ["q_b"], "q_b")
-        if a.index:
+        if a.index and not a.index.shared:
             (scored,) = b.project(compressed, ["index_q"], "index_q")
-            b.project(x, ["index_k", "index_weights"], "index_k")
-            b.select(scored)
+            keys, weights = b.project(x, ["index_k", "index_weights"], "index_k")
+            b.pick(b.gather_candidates(b.index(scored, keys, weights)))
     else:
         (latent,) = b.project(x, ["kv_a"], "kv_a")
         (q,) = b.project(x, ["q_b"], "q")

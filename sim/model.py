@@ -32,7 +32,8 @@ MOST_LAYERS = 10_000
 class GroupedQueryAttention(Noun):
     """MHA, GQA and MQA: each KV head serves ``query_heads / kv_heads`` query heads.
 
-    ``window`` keeps only the last that many tokens of the cache (sliding or chunked local attention).
+    ``window`` keeps only the last that many tokens of the cache. With ``chunked`` a query sees only those of its own
+    chunk of ``window`` tokens (Llama-4); the slots of a whole chunk stay a sequence's own.
     """
 
     kind: Literal["gqa"] = "gqa"
@@ -41,6 +42,7 @@ class GroupedQueryAttention(Noun):
     head_dim: Positive
     v_head_dim: Positive
     window: Positive | None = None
+    chunked: bool = False
     shared_kv: bool = False
     """K and V come from one projection (Gemma-4's attention_k_eq_v). Both are cached: only K is rotated."""
     qkv_bias: bool = False
@@ -57,6 +59,8 @@ class GroupedQueryAttention(Noun):
     def _groups(self) -> GroupedQueryAttention:
         if self.query_heads % self.kv_heads:
             raise ValueError(f"{self.query_heads} query heads are not a multiple of {self.kv_heads} KV heads")
+        if self.chunked and not self.window:
+            raise ValueError("chunked attention needs the length of a chunk: window")
         if self.shared_kv and self.head_dim != self.v_head_dim:
             raise ValueError("K and V can be shared only when their head dimensions are equal")
         return self
@@ -139,6 +143,11 @@ class LatentAttention(Noun):
     def window(self) -> None:
         """The whole context is attended."""
         return
+
+    @property
+    def chunked(self) -> bool:
+        """No chunks either."""
+        return False
 
     @property
     def served_heads(self) -> int:

@@ -98,8 +98,10 @@ class Placement:
         total: Number = 0
         for count, layer in _by_kind(self.stages[stage]):
             if layer.attention:
-                tokens = lane.kv_tokens(layer.attention.window)
-                total = total + count * tokens * lane.kv_bytes_per_token(layer.attention)
+                a = layer.attention
+                total = total + count * lane.kv_tokens(a.window) * lane.latent_bytes_per_token(a)
+                if a.index_bytes:
+                    total = total + count * lane.index_tokens() * a.index_bytes
             if layer.linear:
                 total = total + count * lane.states(layer.linear)
         return total

@@ -25,6 +25,8 @@ class DecodeContextParallel(Strategy):
     """``tp`` ranks, of which ``dcp`` consecutive ones share a sequence's tokens.
 
     ``replicate_q``: the query projection is split over TP / dcp only, which saves the all-gather of the queries.
+    ``index``: the keys of a sparse index are shared over ``dcp`` like the latents, and the ranks' best candidates
+    all-gathered (vLLM), or every rank keeps and scores all of them (SGLang).
     ``linear_state``: the state of linear attention has no tokens to share; it repeats over ``dcp``, or its heads are
     split over all ranks (``sharded``: vLLM's state shapes divide by the whole tensor-parallel size).
     """
@@ -36,6 +38,7 @@ class DecodeContextParallel(Strategy):
     ep: int = degree(*EXPERT, default=1)
     exchange: Literal["ag_rs", "a2a"] = "ag_rs"
     replicate_q: bool = False
+    index: Literal["sharded", "whole"] = "sharded"
     linear_state: Literal["replicated", "sharded"] = "replicated"
     ownership: Rule = "round_robin"
     block: Block = 1
@@ -58,9 +61,9 @@ class DecodeContextParallel(Strategy):
         return found
 
     def engine_notes(self, model: Model) -> list[str]:
-        """vLLM's rules for grouped-query attention and windows."""
-        case = Case("vllm", model, heads=self.tp, dcp=self.dcp)
-        return [found.text for found in broken(case, ("dcp_heads", "dcp_windows"))]
+        """vLLM's rules for grouped-query attention, a sharded index, and windows."""
+        case = Case("vllm", model, heads=self.tp, dcp=self.dcp, sharded_index=self.index == "sharded")
+        return [found.text for found in broken(case, ("dcp_heads", "dcp_index", "dcp_windows"))]
 
     def cut(self, model: Model) -> Cut:
         """Heads over ``tpa`` during attention, over all ranks before and after it."""
@@ -72,7 +75,9 @@ class DecodeContextParallel(Strategy):
         if self.linear_state == "sharded":
             roles["state_heads"] = everything
         ownership = Ownership(rule=self.ownership, block=self.block)
-        return Cut(mesh, {**roles, **ffn, "attention_heads": ("tpa",)}, kv_tokens=("dcp",), ownership=ownership)
+        roles |= {**ffn, "attention_heads": ("tpa",)}
+        whole = self.index == "whole"
+        return Cut(mesh, roles, kv_tokens=("dcp",), ownership=ownership, whole_index=whole)
 
     def attention(self, b: Builder, x: Value) -> Value:
         """Queries of the group together, each rank its tokens, outputs back to their heads."""

@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.catalog_models import load_model, model_names
+from sim.catalog_strategies import load_strategy
 from sim.errors import ModelError
 from sim.formats import FORMATS
 from sim.huggingface import read_config
+from sim.lane import Lane
+from sim.placement import Placement
+from sim.workload import Precision, Workload
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 
@@ -330,3 +334,35 @@ def test_any_text_is_a_model_or_a_model_error(text, tmp_path_factory):
 def test_any_name_is_a_model_or_a_model_error(name):
     with contextlib.suppress(ModelError):
         load_model(name, base=CONFIGS)
+
+
+LAYOUTS = [
+    *[("tp", {"tp": tp}) for tp in (1, 2, 4, 8, 16)],
+    *[("attention_dp", {"dp": 2, "tp": tp}) for tp in (1, 4)],
+    *[("dcp", {"tp": 8, "dcp": dcp}) for dcp in (2, 8)],
+    ("kvp", {"kvp": 2, "tp": 4}),
+    ("helix", {"tpa": 2, "kvp": 4}),
+    ("wide_ep", {"dp": 8, "ep": 8}),
+]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_is_placed_by_every_strategy_or_refused_with_a_reason(name):
+    model = load_model(name)
+    placed = 0
+    for kind, degrees in LAYOUTS:
+        strategy = load_strategy(kind)(**degrees)
+        if refused := strategy.check(model):
+            assert all(problem.message for problem in refused)
+            continue
+        placement = Placement(model, strategy, Precision())
+        work = Workload(batch=8, context=1000)
+        lanes = [
+            Lane(r, placement.cut, work.sequences, "decode", 1, Precision()) for r in range(placement.cut.mesh.size)
+        ]
+        held = sum(placement.kv_bytes(0, lane) for lane in lanes)
+        assert held >= placement.unique_kv_bytes(work.sequences) > 0
+        weights = sum(sum(placement.weights(0, lane.rank).values()) for lane in lanes)
+        assert weights >= placement.unique_weight_bytes
+        placed += 1
+    assert placed >= 3

@@ -32,8 +32,8 @@ def layout_of(settings: Settings, model: Model) -> Strategy:
     if settings.pcp > 1:
         raise LayoutError("ranks that share only the prompt (prefill context parallelism) are not modelled")
     fields = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[settings.engine](settings, has_experts(model))
-    if settings.engine == "vllm" and settings.dcp > 1 and any(layer.linear for layer in model.kinds):
-        fields["linear_state"] = "sharded"
+    if settings.dcp > 1:
+        fields |= _shared_caches(settings, model)
     fields |= {"pp": settings.pp} if settings.pp > 1 else {}
     fields |= {"two_batch_overlap": True} if settings.two_batch_overlap else {}
     fields |= {"stage_split": "trtllm"} if settings.engine == "trtllm" and settings.pp > 1 else {}
@@ -104,6 +104,14 @@ def _trtllm(s: Settings, moe: bool) -> dict[str, Any]:
     return {"strategy": "tp", "tp": tp, "ep": ep}
 
 
+def _shared_caches(s: Settings, model: Model) -> dict[str, str]:
+    """What dcp ranks do with what is no plain cache: SGLang keeps an index whole, vLLM splits states."""
+    indexed = any(layer.attention and layer.attention.index_bytes for layer in model.kinds)
+    linear = any(layer.linear for layer in model.kinds)
+    fields = {"index": "whole"} if indexed and s.engine == "sglang" else {}
+    return fields | ({"linear_state": "sharded"} if linear and s.engine == "vllm" else {})
+
+
 def _unless_usual(over: str, ep: int) -> str | None:
     """Leave out what ``attention_dp`` does by itself."""
     return None if over == ("attention_tp" if ep > 1 else "world") else over
@@ -160,6 +168,7 @@ def case_of(settings: Settings, model: Model, weights: str) -> Case:
         model=model,
         heads=heads,
         dcp=s.dcp,
+        sharded_index=s.engine == "vllm",
         kvp=s.cp,
         pp=s.pp,
         ep=ep,

@@ -17,7 +17,7 @@ from sim.proof.batch import Batch
 from sim.proof.execute import Execution
 from sim.proof.recur import cut_state
 from sim.proof.reference import Reference
-from sim.proof.world import Replicas
+from sim.proof.world import Rank, Replicas
 from sim.workload import Precision
 
 Copies = Callable[[CommunicationOp], int]
@@ -74,6 +74,8 @@ def cache(execution: Execution, batch: Batch) -> Iterator[Count]:
                 if a := execution.weights.attention(number):
                     heads = execution.cut.kv_heads(a, rank.number)[1]
                     for n in batch.numbers:
+                        if keys := rank.index.get((number, n)):
+                            counted += len(keys.tokens) * a.index_bytes
                         if entries := rank.cache.get((number, n)):
                             have, tokens = entries.keys.shape[1], len(entries.tokens)
                             if have != heads:
@@ -117,6 +119,10 @@ def identity(execution: Execution, batch: Batch, reference: Reference) -> Identi
                 seen = a.window + (batch.query_tokens - 1 if batch.phase == "decode" else 0) if a.window else length
                 first = max(0, length - seen)
                 holders = np.zeros((length, a.cached_heads), np.int64)
+                if a.index_bytes:
+                    here, wrong = _index_holders(ranks, number, n, length, reference)
+                    held, unique = held + here * a.index_bytes, unique + length * a.index_bytes
+                    missing = missing or wrong
                 for rank in ranks:
                     entries = rank.cache.get((number, n))
                     if entries is None or not len(entries.tokens):
@@ -134,6 +140,19 @@ def identity(execution: Execution, batch: Batch, reference: Reference) -> Identi
                     token, head = (int(g) for g in gaps[0])
                     missing = f"layer {number}: no rank holds KV head {head} of token {token + first} of sequence {n}"
     return Identity(held, unique, missing)
+
+
+def _index_holders(ranks: list[Rank], number: int, n: int, length: int, reference: Reference) -> tuple[int, str]:
+    """Index keys of a sequence over all ranks, and the first that is nowhere or wrong."""
+    holders, wrong = np.zeros(length, np.int64), ""
+    for rank in ranks:
+        if entries := rank.index.get((number, n)):
+            holders[entries.tokens] += 1
+            if not np.allclose(entries.keys, reference.index[number, n][entries.tokens], rtol=1e-9, atol=1e-11):
+                wrong = wrong or f"rank {rank.number} layer {number}: an index key of sequence {n}"
+    if len(gaps := np.flatnonzero(holders == 0)):
+        wrong = wrong or f"layer {number}: no rank holds the index key of token {int(gaps[0])} of sequence {n}"
+    return int(holders.sum()), wrong
 
 
 def _states(

@@ -9,6 +9,7 @@ import numpy as np
 from sim import ops_compute as ops
 from sim.model import GroupedQueryAttention, LatentAttention, MoeFfn
 from sim.program import Op
+from sim.proof.index import index, pick
 from sim.proof.mathematics import activate, append, attend, experts, rms, rotate, top_k
 from sim.proof.recur import recur
 from sim.proof.weights import Held
@@ -126,6 +127,16 @@ def _(op: ops.Attend, rank: Rank, world: World) -> None:
     array, statistics = attend(op, rank, world, q, expanded)
     ranges = (q.ranges[0], (0, array.shape[-1]))
     world.put(op, rank, op.outputs[0], Piece(array, q.rows, ranges, statistics))
+
+
+@compute.register
+def _(op: ops.Index, rank: Rank, world: World) -> None:
+    index(op, rank, world)
+
+
+@compute.register
+def _(op: ops.Pick, rank: Rank, world: World) -> None:
+    pick(op, rank, world)
 
 
 @compute.register

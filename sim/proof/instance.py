@@ -25,7 +25,7 @@ from sim.model import (
 from sim.strategy import Strategy
 from sim.workload import Precision
 
-WINDOW, BLOCK = 5, 2
+WINDOW, BLOCK, PICKS = 5, 2, 4
 
 
 def _at_least(least: int, ranks: int) -> int:
@@ -45,11 +45,12 @@ def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
             head_dim=head,
             v_head_dim=value,
             window=WINDOW if a.window else None,
+            chunked=a.chunked,
             shared_kv=a.shared_kv,
             output_gate=a.output_gate,
         )
     if isinstance(a, LatentAttention):
-        latent, rope = (24, 8) if wide else (6, 2)
+        latent, rope = ((kv.denominator if 16 <= kv.denominator <= 64 else 32) - 8, 8) if wide else (6, 2)
         return LatentAttention(
             query_heads=a.query_heads,
             q_lora_rank=8 if a.q_lora_rank else None,
@@ -57,6 +58,7 @@ def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
             rope_dim=rope,
             nope_dim=4,
             v_head_dim=3,
+            index=a.index.model_copy(update={"heads": 2, "head_dim": 4, "top_k": PICKS}) if a.index else None,
         )
     return None
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.model import Attention, GroupedQueryAttention, LatentAttention, LinearAttention, MoeFfn
+from sim.proof.index import normed, scores
 from sim.proof.mathematics import activate, rms, rotate, top_k
 from sim.proof.recur import State, empty, learned, token
 from sim.proof.weights import Array, Weights
@@ -23,6 +24,10 @@ class Reference:
         self.values: dict[tuple[int, int], Array] = {}
         self.inputs: dict[tuple[int, int], tuple[Array, ...]] = {}
         """Everything that linear attention has seen of a sequence, by (layer, sequence)."""
+        self.index: dict[tuple[int, int], Array] = {}
+        """Keys of a sparse index, by (layer, sequence)."""
+        self.picked: dict[int, Ints] = {}
+        """Tokens that the last index picked for each row."""
         self.recurrent: dict[tuple[int, int], State] = {}
         """Its state after the last step."""
         self.states: dict[int, Array] = {}
@@ -92,15 +97,14 @@ class Reference:
         if isinstance(a, GroupedQueryAttention):
             q, k, v = self._grouped(number, a, x, positions)
         else:
-            q, k, v = self._latent(number, a, x, positions)
+            q, k, v = self._latent(number, a, x, positions, sequences)
         out = np.zeros((len(x), a.query_heads, a.v_head_dim))
         for n in dict.fromkeys(sequences.tolist()):
             at = np.flatnonzero(sequences == n)
             keys = self.keys[number, n] = _longer(self.keys.get((number, n)), k[at])
             values = self.values[number, n] = _longer(self.values.get((number, n)), v[at])
             for row in at:
-                first = max(0, positions[row] + 1 - a.window) if a.window else 0
-                seen = slice(int(first), int(positions[row]) + 1)
+                seen = self._seen(number, a, n, int(row), int(positions[row]))
                 if isinstance(a, LatentAttention):
                     seen_k, seen_v = self._heads_of_latent(number, a, keys[seen, 0])
                 else:
@@ -113,6 +117,29 @@ class Reference:
             out = out / (1 + np.exp(-np.tensordot(x, self.w.arrays[number, "o_gate"], 1)))
         return np.asarray(np.tensordot(out, self.w.arrays[number, "o"], 2))
 
+    def _seen(self, number: int, a: Attention, n: int, row: int, position: int) -> Ints:
+        """The tokens that a query attends."""
+        if isinstance(a, LatentAttention) and a.index:
+            return self.picked[row]
+        first = 0
+        if a.window:
+            first = position // a.window * a.window if a.chunked else max(0, position + 1 - a.window)
+        return np.arange(first, position + 1)
+
+    def _index(self, number: int, a: LatentAttention, down: Array, x: Array, sequences: Ints, positions: Ints) -> None:
+        """Keys of the index, and the tokens that each row picks from all before it."""
+        assert a.index
+        w = self.w.arrays
+        queries = rotate(np.tensordot(down, w[number, "index_q"], 1), positions, a.index.head_dim)
+        weights = x @ w[number, "index_weights"]
+        keys = rotate(normed(x @ w[number, "index_k"], w[number, "index_k_norm"]), positions, a.index.head_dim)
+        for n in dict.fromkeys(sequences.tolist()):
+            at = np.flatnonzero(sequences == n)
+            every = self.index[number, n] = _longer(self.index.get((number, n)), keys[at])
+            for row in at.tolist():
+                found = scores(queries[row], weights[row], every[: positions[row] + 1])
+                self.picked[row] = np.sort(np.argsort(-found, kind="stable")[: a.index.top_k]).astype(np.int64)
+
     def _grouped(self, number: int, a: GroupedQueryAttention, x: Array, at: Ints) -> tuple[Array, Array, Array]:
         w = self.w.arrays
         q = np.tensordot(x, w[number, "q"], 1)
@@ -120,9 +147,13 @@ class Reference:
         v = k if a.shared_kv else np.tensordot(x, w[number, "v"], 1)
         return rotate(q, at, a.head_dim), rotate(k, at, a.head_dim), v
 
-    def _latent(self, number: int, a: LatentAttention, x: Array, at: Ints) -> tuple[Array, Array, Array]:
+    def _latent(
+        self, number: int, a: LatentAttention, x: Array, at: Ints, sequences: Ints
+    ) -> tuple[Array, Array, Array]:
         w = self.w.arrays
         down = rms(x @ w[number, "q_a"], w[number, "q_a_norm"]) if a.q_lora_rank else x
+        if a.index and not a.index.shared:
+            self._index(number, a, down, x, sequences, at)
         q = rotate(np.tensordot(down, w[number, "q_b"], 1), at, a.rope_dim)
         latent = rotate(rms(x @ w[number, "kv_a"], w[number, "kv_a_norm"]), at, a.rope_dim)
         return q, latent[:, None, :], latent[:, None, : a.kv_lora_rank]

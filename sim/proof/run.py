@@ -66,9 +66,6 @@ def prove(
     precision = (precision or Precision()).resolve(model)
     if problems := strategy.check(model, phase):
         raise InputError(problems)
-    for layer in model.kinds:
-        if layer.attention and layer.attention.index_bytes:
-            raise InputError(f"{model.name}: sparse attention is timed but not executed")
     small = scaled(model, strategy, precision)
     if problems := strategy.check(small, phase):
         raise InputError([p._replace(message=f"cannot be scaled down: {p.message}") for p in problems])
@@ -181,6 +178,10 @@ class _Replica:
                         keys = self.reference.keys[number, n][own][:, start : start + count]
                         values = self.reference.values[number, n][own][:, start : start + count]
                         entries = Entries(own, keys, values)
+                        if a.index_bytes:
+                            own = np.arange(tokens[n]) if cut.whole_index else own
+                            index = self.reference.index[number, n][own]
+                            rank.index[number, n] = Entries(own, index, index)
                         rank.cache[number, n] = entries.since(tokens[n] - a.window) if a.window else entries
 
     def _give_states(self, rank: Rank, number: int, linear: LinearAttention, numbers: Sequence[int]) -> None:
