@@ -1,4 +1,4 @@
-"""Chunks, cached prefixes, mixed steps: what each sequence of a step says of itself, and what follows in closed form."""
+"""Chunks, cached prefixes, mixed steps: what each sequence says of itself, and what follows in closed form."""
 
 from __future__ import annotations
 
