@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim.errors import InputError, ScenarioError, ShardwiseError
+    from sim.replaying import replay
     from sim.report import LayoutReport, Report
     from sim.run import compare, load, prove, simulate
     from sim.scenario import Scenario, parse_scenario
@@ -31,11 +32,13 @@ __all__ = [
     "load",
     "parse_scenario",
     "prove",
+    "replay",
     "simulate",
 ]
 
 _HOMES = {
     "sim.errors": ("InputError", "ScenarioError", "ShardwiseError"),
+    "sim.replaying": ("replay",),
     "sim.report": ("LayoutReport", "Report"),
     "sim.run": ("compare", "load", "prove", "simulate"),
     "sim.scenario": ("Scenario", "parse_scenario"),

@@ -26,12 +26,16 @@ from sim.explain import explain, show, unknown_key
 from sim.hardware import Gpu
 from sim.model import Model
 from sim.noun import Noun
+from sim.replays.fleet import Disaggregation
+from sim.replays.requests import Requests, Slo
+from sim.replays.scheduler import Scheduler
 from sim.scenario_parts import Parts, layout_problems
 from sim.strategy import Strategy
 from sim.topology import Topology
 from sim.workload import Precision, Workload
 
 REQUIRED = ("model", "gpu", "workload", "layouts")
+SERVING = ("requests", "scheduler", "slo", "disaggregation")
 SIMPLE = ("name", "description", "usable_memory", "granularity")
 
 
@@ -62,6 +66,15 @@ class Scenario(Noun):
     """Parts of the machine that are gone or slow."""
     background: tuple[Traffic, ...] = ()
     """Messages of others on the same links."""
+
+    requests: Requests | None = None
+    """What ``replay`` and ``plan`` answer."""
+    scheduler: Scheduler | None = None
+    """How instances batch; left out, the defaults of ``engine``."""
+    slo: Slo | None = None
+    """What requests must keep."""
+    disaggregation: Disaggregation | None = None
+    """Prefill on instances of their own."""
 
     @field_validator("name", "description")
     @classmethod
@@ -119,6 +132,7 @@ class Scenario(Noun):
             "usable_memory": self.usable_memory,
             "granularity": self.granularity,
             **_plain(self.conditions),
+            **{name: _plain(part) for name in SERVING if (part := getattr(self, name)) is not None},
             "layouts": [{"strategy": layout.kind, **_plain(layout)} for layout in self.layouts],
         }
 
@@ -177,7 +191,7 @@ def _assemble(data: dict[str, Any], parts: Parts) -> Scenario | None:
         if key not in Scenario.model_fields:
             parts.note(Problem(unknown_key(key, Scenario.model_fields), str(key)))
     for key in REQUIRED:
-        if data.get(key) is None:
+        if data.get(key) is None and not (key == "workload" and data.get("requests") is not None):
             parts.note(Problem(f"is missing; a scenario needs {', '.join(REQUIRED)}", key))
     fields = {key: value for key, value in data.items() if key in SIMPLE} | parts.read(data)
     try:

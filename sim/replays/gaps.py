@@ -49,6 +49,11 @@ class Gaps:
                 found.bins[key] = found.bins.get(key, 0.0) + count
         return found
 
+    def mean(self) -> float:
+        """Mean of all gaps in seconds, each taken at the middle of its bin."""
+        total = self.zero + sum(self.bins.values())
+        return sum(count * exp((key + 0.5) * WIDTH) for key, count in self.bins.items()) / total if total else 0.0
+
     def percentiles(self, wanted: Sequence[float]) -> list[float]:
         """Seconds at these percentiles; 0 where there is no gap."""
         total = self.zero + sum(self.bins.values())
