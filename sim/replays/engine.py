@@ -27,8 +27,9 @@ class Prices(Protocol):
         """Of a decode step of ``batch`` sequences in every group, over the mean context."""
         ...
 
-    def mixed(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
-        """Of a step of (cached, new) chunks of prompts in the fullest group, and of ``batch`` decodes, maybe none."""
+    def mixed(self, batch: int, context: float, chunks: list[tuple[int, int]], rows: int) -> float:
+        """Of a step of (cached, new) chunks of prompts in the fullest group, ``rows`` new tokens in the mean group, and
+        ``batch`` decodes, maybe none."""
         ...
 
     def swap(self, tokens: int) -> float:
@@ -86,6 +87,8 @@ class Engine:
         self.last_step = 0.0
         self.gaps = Gaps()
         self.turn = 0
+        self.load = 0
+        """Requests here that are not answered."""
         self.swapping = 0.0
         self.short = False
         """Whether the step has had to preempt; the scheduler looks again right after it."""
@@ -110,35 +113,46 @@ class Engine:
             return min(lanes, key=lambda lane: lane.load)
         return min(lanes, key=lambda lane: lane.requests)
 
-    @property
-    def load(self) -> int:
-        """Requests that are not answered."""
-        return sum(lane.requests for lane in self.lanes)
+    def arrive(self, lane: Lane, request: Request) -> None:
+        """A request is this instance's to answer, or to prefill."""
+        self.load += 1
+        lane.requests += 1
+        lane.load += request.prompt + request.output
+
+    def depart(self, lane: Lane, request: Request) -> None:
+        """A request is answered, or somebody else's."""
+        self.load -= 1
+        lane.requests -= 1
+        lane.load -= request.prompt + request.output
 
     # -- a step ------------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> bool:
         """Decide on the next step, or series of steps, at ``now``; ``False`` if there is nothing to do."""
-        rules, lanes = self.rules, self.lanes
-        self.short = False
+        lanes, policy = self.lanes, self.rules.policy
+        self.short = decoding = wanted = False
         for lane in lanes:
             if lane.ready:
                 for request in lane.ready:
                     lane.join(request)
                 self.fresh.append((now, len(lane.ready)))
                 lane.ready.clear()
-        decoding = any(lane.count for lane in lanes)
+            decoding = decoding or lane.count > 0
+            wanted = wanted or bool(lane.waiting or lane.filling)
         chunks: list[list[Chunk]] = []
-        if rules.policy == "mixed":
-            chunks = self._mixed(decoding)
-        elif rules.policy == "prefill_first" or not decoding:
-            chunks = self._prefill()
-            decoding = decoding and not chunks
+        if policy == "mixed":
             if decoding:
                 self._grow()
+                decoding = not self.short or any(lane.count for lane in lanes)
+            if wanted or self.short:  # who was preempted for want of blocks is not admitted again in the same step
+                chunks = self._prefill(admit=not (self.short and decoding))
         else:
-            self._grow()
-        decoding = decoding and any(lane.count for lane in lanes)
+            if wanted and (policy == "prefill_first" or not decoding):
+                chunks = self._prefill()
+                decoding = decoding and not chunks
+            if decoding:
+                self._grow()
+                decoding = not self.short or any(lane.count for lane in lanes)
         self.chunks, self.decodes, self.series = chunks, decoding, None
         if not chunks and not decoding:
             self.busy = False
@@ -151,12 +165,6 @@ class Engine:
         self.start, self.end, self.busy = now, now + self.swapping + seconds, True
         self.version += 1
         return True
-
-    def _mixed(self, decoding: bool) -> list[list[Chunk]]:
-        """Chunks beside the decodes; who was preempted for want of blocks is not admitted again in the same step."""
-        if decoding:
-            self._grow()
-        return self._prefill(admit=not (self.short and any(lane.count for lane in self.lanes)))
 
     def _prefill(self, admit: bool = True) -> list[list[Chunk]]:
         tokens, most = self.rules.max_tokens, self.rules.max_sequences if admit else 0
@@ -173,38 +181,51 @@ class Engine:
     def _grow(self) -> None:
         """Take the blocks of the next decode step; preempt where there are not enough."""
         for lane in self.lanes:
+            if not lane.count:
+                continue
             while lane.short():
                 request = lane.preempt()
                 self.preemptions += 1
                 self.short = True
                 if request.swapped:
                     self.swapping += self.prices.swap(request.cached)
-            if lane.count:
-                lane.grow()
+            lane.grow_to(1)
 
     def _batch(self) -> tuple[int, float]:
         """Rows of the fullest group, padded, and the mean context of so many that gives the tokens of the longest."""
-        count = max(lane.count for lane in self.lanes)
+        count = tokens = 0
+        for lane in self.lanes:
+            count, tokens = max(count, lane.count), max(tokens, lane.tokens)
         batch = self.padded[count] if count < len(self.padded) else count
-        return batch, max(lane.tokens for lane in self.lanes) / batch
+        return batch, tokens / batch
 
     def _step_seconds(self, decoding: bool) -> float:
-        fullest = max(self.chunks, key=lambda chunks: sum(c.new for c in chunks))
-        pieces = [(c.cached, c.new) for c in fullest if c.new]
-        for lane_chunks in self.chunks:
-            for chunk in lane_chunks:
+        most, new, fullest = -1, 0, self.chunks[0]
+        for chunks in self.chunks:
+            here = 0
+            for chunk in chunks:
+                here += chunk.new
                 if chunk.request.swapped:
                     self.swapping += self.prices.swap(chunk.request.cached)
+            new += here
+            if here > most:
+                most, fullest = here, chunks
+        pieces = [(c.cached, c.new) for c in fullest if c.new]
+        rows = -(-new // len(self.lanes))
         if not decoding:
-            return self.prices.mixed(0, 0.0, pieces) if pieces else 0.0
+            return self.prices.mixed(0, 0.0, pieces, rows) if pieces else 0.0
         batch, context = self._batch()
         context += max(lane.count for lane in self.lanes) / batch
-        return self.prices.mixed(batch, context, pieces) if pieces else self.prices.decode(batch).at(context)
+        return self.prices.mixed(batch, context, pieces, rows) if pieces else self.prices.decode(batch).at(context)
 
     def _series(self) -> Series:
         """The decode steps until a request ends, blocks run out, or another group has the most tokens."""
         lanes = self.lanes
         batch, context = self._batch()
+        if len(lanes) == 1:  # what follows would find the same, in more time
+            lane = lanes[0]
+            steps = 1 if self.stepwise or self.short else lane.steps_that_fit(lane.rounds_left())
+            return Series(self.prices.decode(batch), context, lane.count / batch, steps)
         steps = min(lane.rounds_left() for lane in lanes if lane.count)
         if self.stepwise or self.short:
             steps = 1
@@ -272,7 +293,7 @@ class Engine:
                 if lane.count:
                     lane.advance(steps)
                     for request in lane.ended():
-                        lane.depart(request)
+                        self.depart(lane, request)
                         ended.append(request)
             self.last_step = now
         for lane, chunks in zip(self.lanes, self.chunks, strict=False):
@@ -300,11 +321,12 @@ class Engine:
                 first.append(request)
             if not request.rounds:
                 lane.free(request)
-                lane.depart(request)
+                self.depart(lane, request)
                 ended.append(request)
                 return
             if self.sends:
                 lane.send_off(request)
+                self.depart(lane, request)
                 request.source = (self, lane)
                 return
         lane.join(request)
@@ -312,7 +334,9 @@ class Engine:
 
     def _count_gaps(self, now: float) -> None:
         """Times between tokens of the steps that end now."""
-        running = sum(lane.count for lane in self.lanes)
+        running = 0
+        for lane in self.lanes:
+            running += lane.count
         series = self.series
         old = running
         if series is None or series.steps == 1:

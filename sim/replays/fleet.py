@@ -150,12 +150,17 @@ class KvTransfer:
         first = min(target.gpus, len(place.machine.collectives.fabric) - 1)
         self.cost = place.machine.collectives.cost("send", (first, 0)) if first else None
         self.sent = 0.0
+        """Bytes of all transfers so far."""
+        self._known: dict[int, tuple[int, float]] = {}
 
     def seconds(self, tokens: int) -> float:
         """Of one transfer that has its links for itself."""
-        size = self.placement.unique_kv_bytes(Sequences(((1, tokens),)), 1)
-        self.sent += size
-        return self.cost.seconds(size / self.streams) if self.cost else 0.0
+        known = self._known.get(tokens)
+        if known is None:
+            size = self.placement.unique_kv_bytes(Sequences(((1, tokens),)), 1)
+            known = self._known[tokens] = size, self.cost.seconds(size / self.streams) if self.cost else 0.0
+        self.sent += known[0]
+        return known[1]
 
 
 class Fleet(NamedTuple):

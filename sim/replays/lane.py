@@ -87,22 +87,11 @@ class Lane:
 
     # -- coming and going --------------------------------------------------------------------------------------
 
-    def arrive(self, request: Request) -> None:
-        """A request is this group's to answer, or to prefill."""
-        self.requests += 1
-        self.load += request.prompt + request.output
-
-    def depart(self, request: Request) -> None:
-        """A request is answered, or somebody else's."""
-        self.requests -= 1
-        self.load -= request.prompt + request.output
-
     def send_off(self, request: Request) -> None:
         """A prefilled request leaves; its cache stays until ``sent``."""
         hashes = request.hashes[: request.entries]
         self.leaving[request.index] = Held(hashes, self.blocks_of(request.cached), request.final)
         request.serial = -1
-        self.depart(request)
 
     def sent(self, request: Request) -> None:
         """The cache of a request is elsewhere now."""
@@ -140,6 +129,8 @@ class Lane:
 
     def need(self, steps: int) -> int:
         """Blocks that the next ``steps`` decode steps of the running requests take."""
+        if steps == 1:
+            return self.phases[-self.steps % self.block]
         cycles, rest = divmod(steps, self.block)
         found = cycles * self.count
         first = -self.steps % self.block
@@ -159,12 +150,6 @@ class Lane:
             middle = (low + high) // 2
             low, high = (middle, high) if self.need(middle) <= room else (low, middle)
         return low
-
-    def grow(self) -> None:
-        """Take the blocks of the next decode step."""
-        self.taken = self.need(1)
-        self.pool.take(self.taken)
-        self.held += self.taken
 
     def grow_to(self, steps: int) -> None:
         """Take the blocks of the next ``steps`` decode steps, as far as they are not taken yet."""

@@ -220,7 +220,7 @@ class Loop:
             self._note("refused", request, time)
             self._leave(request, time)
             return
-        lane.arrive(request)
+        engine.arrive(lane, request)
         lane.waiting.append(request)
         if not engine.busy:
             engine.version += 1
@@ -241,7 +241,7 @@ class Loop:
             return front[(self.turn - 1) % len(front)]
         if self.router == "prefix_aware" and request.hashes:
             return max(front, key=lambda e: (max(lane.pool.match(request.hashes) for lane in e.lanes), -e.load))
-        return min(front, key=lambda e: e.load)
+        return _least(front)
 
     def _wake(self, engine: Engine, time: float) -> None:
         """A step of an engine ends, or an idle one has work; then the next step begins."""
@@ -293,9 +293,9 @@ class Loop:
 
     def _send(self, request: Request, time: float) -> None:
         """A prompt is computed: its cache goes to the instance with the fewest requests, as soon as there is room."""
-        engine = min(self.engines, key=lambda e: e.load)
+        engine = _least(self.engines)
         lane = engine.lane()
-        lane.arrive(request)
+        engine.arrive(lane, request)
         lane.inbound.append(request)
         if len(lane.inbound) == 1:
             engine.catch_up(time)
@@ -334,3 +334,12 @@ class Loop:
             self._push(time, WAKE, engine, engine.version)  # type: ignore[arg-type, attr-defined]
         else:
             self._cut(engine, time)  # type: ignore[arg-type]
+
+
+def _least(engines: list[Engine]) -> Engine:
+    """The instance with the fewest requests, the first of several."""
+    best = engines[0]
+    for engine in engines:
+        if engine.load < best.load:
+            best = engine
+    return best

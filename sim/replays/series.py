@@ -39,6 +39,13 @@ class Row:
         """Seconds of ``steps`` steps at the contexts ``context + growth * k`` for k = 1 to ``steps``."""
         if steps == 1:
             return self.at(context + growth)
+        knots = self.knots
+        j = bisect_right(knots, context + growth) - 1
+        if j >= 0 and (j >= self.last or context + growth * steps <= knots[j + 1]):  # all between two knots
+            j = min(j, self.last)
+            slope = self.slopes[j]
+            first = self.values[j] + slope * (context + growth - knots[j])
+            return steps * first + slope * growth * (steps * (steps - 1) / 2)
         seconds, done = 0.0, 0
         for take, first, increment in self._runs(context, growth, steps):
             seconds += take * first + increment * (take * (take - 1) / 2)

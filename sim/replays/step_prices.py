@@ -130,23 +130,25 @@ class StepPrices:
 
     # -- both --------------------------------------------------------------------------------------------------
 
-    def mixed(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
-        """Seconds of a step of (cached, new) chunks, and of ``batch`` decodes (or none) at a mean context.
+    def mixed(self, batch: int, context: float, chunks: list[tuple[int, int]], rows: int) -> float:
+        """Seconds of a step of (cached, new) chunks in the fullest group and of ``batch`` decodes (or none) in each.
 
-        Linear layers run all rows together, and weights are read once; attention of prompts and of decodes comes on
-        top: that of a chunk is half of its own square and its rectangle with what is cached.
+        Linear layers run all rows together, ``rows`` new tokens in the mean group, and weights are read once; attention
+        of prompts and of decodes comes on top: that of a chunk is half of its own square and its rectangle with what is
+        cached. The group with most new tokens sets the time of attention, all groups together that of the FFN.
         """
-        new = sum(n for _, n in chunks)
-        rows = new + batch
-        linear = self.prompt(rows)
-        if len(chunks) > 1 or batch or chunks[0][0]:
-            pairs = sum(cached * n + n * n / 2 for cached, n in chunks) - rows * rows / 2
-            linear = max(linear - self.pair * rows * rows / 2, 0.0) + self.pair * (pairs + rows * rows / 2)
+        rows += batch
+        if not batch and len(chunks) == 1 and not chunks[0][0] and chunks[0][1] == rows:
+            return self.prompt(rows)
+        pairs = 0.0
+        for cached, new in chunks:
+            pairs += (cached + new / 2) * new
+        linear = max(self.prompt(rows) - self.pair * rows * rows / 2, 0.0)
         if not batch:
-            return linear
+            return linear + self.pair * pairs
         row = self.decode(batch)
         alone = row.at(1.0)
-        return max(linear, alone) + row.at(context) - alone
+        return max(linear, alone) + self.pair * pairs + row.at(context) - alone
 
     def swap(self, tokens: int) -> float:
         """Seconds to move a cache between GPU and host; each GPU moves its own share over PCIe."""
