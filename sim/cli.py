@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim import __version__, cli_topology, cli_validate
+from sim import __version__, cli_replay, cli_topology, cli_validate
 from sim.errors import FloorError, InputError, Problem, ProgramError
 
 Action = Callable[[], str | tuple[str, int]]
@@ -310,6 +310,7 @@ def _terminal() -> tuple[int, bool]:
 
 cli_topology.add_to(app, _terminal)
 cli_validate.add_to(app, _terminal)
+cli_replay.add_to(app, _terminal)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 
 from sim.errors import LayoutError, ScenarioError
-from sim.replays.fleet import DoesNotFit, Fleet, Place, fleet
+from sim.replays.fleet import NoRoomError, Fleet, Place, fleet
 from sim.replays.gaps import Gaps
 from sim.replays.loop import Log
 from sim.replays.requests import Slo, Work, build
@@ -61,7 +61,9 @@ def replay(
     from sim import __version__
 
     if scenario.requests is None:
-        raise ScenarioError("the scenario says no requests; write for example requests: {rate: 10, input: 4k, output: 500}")
+        raise ScenarioError(
+            "says no requests; write for example requests: {rate: 10, input: 4k, output: 500}"
+        )
     layouts = scenario.layouts
     if layout is not None:
         layouts = (scenario.layout(layout) if isinstance(layout, str) else layout,)
@@ -106,7 +108,7 @@ def _one(
             pools,
             stepwise,
         )
-    except DoesNotFit as error:
+    except NoRoomError as error:
         return ReplayReport(tag=layout.label, gpus=gpus, feasible=False, reasons=(str(error),))
     total = len(work.stream.prompts)
     log = made.loop.run(work.stream, until, progress and (lambda n: progress(layout.label, n, total)))
@@ -166,7 +168,9 @@ def report_of(
         steps=sum(engine.steps for engine in engines),
         stopped=log.stopped,
         wall_s=time.perf_counter() - begun if begun is not None else 0.0,
-        queue=tuple(Moment(time_s=s.time, waiting=s.waiting, running=s.running, kv_occupancy=s.kv) for s in log.samples),
+        queue=tuple(
+            Moment(time_s=s.time, waiting=s.waiting, running=s.running, kv_occupancy=s.kv) for s in log.samples
+        ),
     )
     report._log, report._stream = log, work.stream
     return report

@@ -90,6 +90,9 @@ class Parts:
         said = data.get("precision")
         precision = self.part("precision", {} if said is None else said, lambda v: _precision(v, model))
         layouts = self._layouts(data.get("layouts"))
+        pools = serving["disaggregation"]
+        for problem in pools.prefill.check(model, "prefill") if pools and model else ():
+            self.note(problem._replace(key=f"disaggregation.prefill.{problem.key}".rstrip(".")))
         phase = workload.phase if workload else "decode"
         for problem in layout_problems(layouts, model, phase, topology):
             self.note(_as_written(problem, data["layouts"]))
@@ -110,7 +113,9 @@ class Parts:
             "requests": self.part("requests", data.get("requests"), lambda v: _requests(v, self.base)),
             "scheduler": self.part("scheduler", data.get("scheduler"), parse_scheduler),
             "slo": self.part("slo", data.get("slo"), lambda v: noun(Slo, v)),
-            "disaggregation": self.part("disaggregation", data.get("disaggregation"), lambda v: noun(Disaggregation, v)),
+            "disaggregation": self.part(
+                "disaggregation", data.get("disaggregation"), lambda v: noun(Disaggregation, v)
+            ),
         }
 
     def _machine(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import SerializeAsAny, field_validator
 
@@ -39,7 +39,7 @@ class Disaggregation(Noun):
 
     @field_validator("prefill", mode="before")
     @classmethod
-    def _layout(cls, value: object) -> Strategy:
+    def _layout(cls, value: Any) -> Strategy:
         return value if isinstance(value, Strategy) else parse_layout(value)
 
 
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     usable_memory: float
 
 
-class DoesNotFit(LayoutError):
+class NoRoomError(LayoutError):
     """A layout leaves no room for a KV cache: a result, not a mistake."""
 
 
@@ -72,7 +72,7 @@ def tokens_of_a_group(place: Place, placement: Placement, budget: int) -> int:
 
     Raises
     ------
-    DoesNotFit
+    NoRoomError
         If there is no room at all.
     """
     groups = placement.cut.sequence_groups
@@ -89,7 +89,7 @@ def tokens_of_a_group(place: Place, placement: Placement, budget: int) -> int:
             tokens -= int(max(0, extra) / (memory.kv_bytes / 1024))
     if tokens < 1:
         need, have = memory.total_bytes - memory.kv_bytes, memory.capacity_bytes
-        raise DoesNotFit(f"{placement.strategy.label}: needs {format_bytes(need)} of {format_bytes(have)} before any KV")
+        raise NoRoomError(f"{placement.strategy.label}: needs {format_bytes(need)} of {format_bytes(have)} without a cache")
     return min(tokens, MOST_TOKENS)
 
 
@@ -98,7 +98,7 @@ def instance(place: Place, layout: Strategy, rules: Scheduler, longest: int, pha
 
     Raises
     ------
-    DoesNotFit
+    NoRoomError
         If weights leave no room for a cache.
     """
     single = layout.model_copy(update={"replicas": 1})
@@ -187,7 +187,7 @@ def fleet(
 
     Raises
     ------
-    DoesNotFit
+    NoRoomError
         If an instance has no room for a cache.
     """
     decode = instance(place, layout, rules, longest)
@@ -216,5 +216,3 @@ def front_end() -> Callable[[int], float]:
     constants = load_engine(ANY).serving
     fixed, each = constants.front_end, constants.front_end_per_token
     return lambda tokens: fixed + each * tokens
-
-

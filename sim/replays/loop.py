@@ -130,7 +130,7 @@ class Loop:
         self.log = log = Log(len(stream.prompts))
         self.answered = self.present = 0
         self.next_sample, self.every = 0.0, 1e-3
-        starts = [i for i, t in enumerate(stream.arrivals) if t == t]  # noqa: PLR0124  NaN follows another one
+        starts = [i for i, t in enumerate(stream.arrivals) if t == t]
         self.closed = iter(range(stream.concurrency, len(stream.prompts))) if stream.concurrency else iter(())
         if stream.concurrency:
             starts = list(range(min(stream.concurrency, len(stream.prompts))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 
 class Request:
@@ -66,5 +67,5 @@ class Request:
         """Number of its admission in its group; a new one after each preemption."""
         self.preemptions = 0
         self.swapped = False
-        self.source: object = None
+        self.source: Any = None
         """The group that holds its cache until it has been sent."""

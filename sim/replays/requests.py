@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -86,7 +86,9 @@ class Requests(Noun):
         if self.turns > 1 and self.trace is not None:
             raise ValueError("turns are drawn; a trace has its own")
         if self.turns > 1 and self.concurrency:
-            raise ValueError("turns follow each other by themselves; say a rate of conversations instead of concurrency")
+            raise ValueError(
+                "turns follow each other by themselves; say the rate of conversations, not concurrency"
+            )
         return self
 
 
@@ -107,7 +109,9 @@ GRAIN = 512
 def typical(requests: Requests) -> Workload:
     """A decode step in the middle of these requests, for a scenario that says no workload of its own."""
     random = np.random.default_rng(requests.seed)
-    mean = [float(length.draw(random, 1000).mean()) if length else 1024.0 for length in (requests.input, requests.output)]
+    mean = [
+        float(length.draw(random, 1000).mean()) if length else 1024.0 for length in (requests.input, requests.output)
+    ]
     return Workload(batch=requests.concurrency or 64, context=max(1, round(mean[0] + mean[1] / 2)))
 
 
@@ -125,7 +129,9 @@ def build(requests: Requests) -> Work:
     if trace:
         count = min(count, len(trace.prompts)) if requests.input is None else count
     prompts, outputs = _lengths(requests, trace, random, count)
-    hashes, grain, follows = None, 0, {}
+    hashes: Callable[[int], tuple[Hashable, ...]] | None = None
+    grain = 0
+    follows: dict[int, tuple[int, float]] = {}
     if trace and trace.hashes:
         ids, grain = trace.hashes, trace.grain
         hashes = lambda i: ids[i % len(ids)]  # noqa: E731

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from sim.noun import Noun
 from sim.replays.loop import Log, Stream
@@ -104,9 +104,9 @@ class ReplayReport(Noun):
         if log is None or stream is None:
             return
         for i, (arrival, first, end) in enumerate(zip(log.arrival, log.first, log.end, strict=True)):
-            if arrival != arrival:  # noqa: PLR0124  NaN: it never came
+            if arrival != arrival:
                 continue
-            answered = end == end  # noqa: PLR0124
+            answered = end == end
             between = stream.outputs[i] - 1
             yield {
                 "layout": self.tag,
@@ -114,7 +114,7 @@ class ReplayReport(Noun):
                 "arrival_s": arrival,
                 "input_tokens": stream.prompts[i],
                 "output_tokens": stream.outputs[i],
-                "ttft_s": first - arrival if first == first else None,  # noqa: PLR0124
+                "ttft_s": first - arrival if first == first else None,
                 "tpot_s": (end - first) / between if answered and between else None,
                 "e2e_s": end - arrival if answered else None,
                 "cached_tokens": log.hit[i],
@@ -129,8 +129,8 @@ class ReplayResult(Noun):
     version: str
     layouts: tuple[ReplayReport, ...]
     findings: tuple[str, ...] = ()
-    assumptions: dict[str, str] = {}
-    resolved: dict[str, Any] = {}
+    assumptions: dict[str, str] = Field(default_factory=dict)
+    resolved: dict[str, Any] = Field(default_factory=dict)
 
 
 def keeps(slo: Slo, ttft: Array, tpot: Array, e2e: Array) -> Array:

@@ -1,7 +1,7 @@
 """Sums of a piecewise linear function over evenly spaced points, in closed form.
 
-The time of a decode step of a fixed batch is tabulated over the mean context and linear between the knots. Contexts grow
-by the same amount in every step, so the time of many steps is a sum of arithmetic series, one per pair of knots.
+The time of a decode step of a fixed batch is tabulated over the mean context and linear between the knots. Contexts
+grow by the same amount in every step, so the time of many steps is a sum of arithmetic series, one per pair of knots.
 """
 
 from __future__ import annotations
@@ -94,7 +94,11 @@ def _first(take: int, first: float, increment: float, seconds: float) -> int:
         return 1
     half = increment / 2
     base = first - half
-    n = seconds / base if abs(half) * take < 1e-12 * base else (sqrt(base * base + 4 * half * seconds) - base) / (2 * half)
+    n = (
+        seconds / base
+        if abs(half) * take < 1e-12 * base
+        else (sqrt(base * base + 4 * half * seconds) - base) / (2 * half)
+    )
     count = max(1, min(take, int(n)))
     while count > 1 and (count - 1) * first + half * (count - 1) * (count - 2) >= seconds:
         count -= 1

@@ -153,7 +153,7 @@ class StepPrices:
     def swap(self, tokens: int) -> float:
         """Seconds to move a cache between GPU and host; each GPU moves its own share over PCIe."""
         rate = self.machine.kernels.gpu.pcie_bandwidth
-        return tokens * self.bytes_per_token / rate
+        return float(tokens * self.bytes_per_token / rate)
 
     @cached_property
     def bytes_per_token(self) -> float:
@@ -163,5 +163,7 @@ class StepPrices:
 
         sequences = Sequences(((self.groups, SQUARE),))
         lanes = [Lane(0, self.placement.cut, sequences, "decode", 1, self.placement.precision)]
-        held = max(self.placement.kv_bytes(stage, lane) for stage in range(len(self.placement.stages)) for lane in lanes)
+        held = max(
+            self.placement.kv_bytes(stage, lane) for stage in range(len(self.placement.stages)) for lane in lanes
+        )
         return held / SQUARE

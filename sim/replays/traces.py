@@ -187,7 +187,7 @@ def burstgpt(path: Path) -> Trace:
     keys = ("Timestamp", "Request tokens", "Response tokens")
     for line, row in _csv_rows(rows, keys):
         if row[keys[2]].strip() not in ("0", "0.0"):
-            rows.add(line, *(row[key] for key in keys), keys)
+            rows.add(line, row[keys[0]], row[keys[1]], row[keys[2]], keys)
     return rows.trace()
 
 
@@ -259,7 +259,7 @@ def aiperf(path: Path) -> Trace:
         if item.get("error") or about.get("was_cancelled") or about.get("benchmark_phase") == "warmup":
             continue
         tokens = [value.get("value") if isinstance(value := metrics.get(key), dict) else None for key in keys[1:]]
-        rows.add(line, about.get(keys[0]), *tokens, keys)
+        rows.add(line, about.get(keys[0]), tokens[0], tokens[1], keys)
     rows.found = [(time / 1e9, *rest) for time, *rest in rows.found]  # type: ignore[misc]
     return rows.trace()
 
@@ -296,25 +296,26 @@ def guess(path: Path) -> str:
     """
     start = read_content(path, "trace of requests", MOST_BYTES)[:4096].decode("utf-8-sig", errors="replace").lstrip()
     line = start.partition("\n")[0]
-    for sign, name in _SIGNS:
-        if sign in (line if not sign.startswith("*") else start) or sign[1:] in start and sign.startswith("*"):
+    for sign, anywhere, name in _SIGNS:
+        if sign in (start if anywhere else line):
             return name
     known = ", ".join(FORMATS)
     raise InputError(Problem(f"looks like no trace that is known; say its format: {known}", where=str(path)))
 
 
 _SIGNS = (
-    ('"input_length"', "mooncake"),
-    ("ContextTokens", "azure"),
-    ("Request tokens", "burstgpt"),
-    ('"request_start_ns"', "aiperf"),
-    ('*"conversations"', "sharegpt"),
-    ('*"request_throughput": {', "aiperf_summary"),
-    ('*"endpoint_type"', "vllm"),
-    ('*"input_lens"', "vllm"),
-    ("input,output", "lengths"),
-    ('"input"', "lengths"),
+    ('"input_length"', False, "mooncake"),
+    ("ContextTokens", False, "azure"),
+    ("Request tokens", False, "burstgpt"),
+    ('"request_start_ns"', False, "aiperf"),
+    ('"conversations"', True, "sharegpt"),
+    ('"request_throughput": {', True, "aiperf_summary"),
+    ('"endpoint_type"', True, "vllm"),
+    ('"input_lens"', True, "vllm"),
+    ("input,output", False, "lengths"),
+    ('"input"', False, "lengths"),
 )
+"""What a format has in its first line, or anywhere near its start."""
 
 
 def read_trace(path: Path, kind: str | None = None) -> Trace:
