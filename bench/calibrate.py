@@ -14,15 +14,18 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import one_thread  # noqa: F401  before numpy
+
+# isort: split
 import numpy as np
 from kernel_fit import errors, fit_table
 
 from sim.catalog_gpus import load_gpu
 from sim.formats import number_format
-from sim.hardware import Gpu
 from sim.kernels.constants import FAMILIES, KernelConstants, constant_names
 from sim.kernels.cost import Device
 from sim.kernels.fit import Fit
+from sim.kernels.soundness import device_of, soundness
 from sim.kernels.tables import Table, read_tables, tables_folder
 
 DATA = Path(__file__).parent.parent / "sim" / "data" / "kernels"
@@ -36,38 +39,8 @@ SYSTEMS = {
     "rtx_pro_6000_server": ("rtx-pro-6000", "rtx-pro-6000", "l40s"),
 }
 """Constants, data sheet and nearest relative of a system of the tables."""
-CACHE = 2**28
-"""Bytes beyond which no cache of these GPUs matters: above it, traffic has to come from memory."""
-MOST_BAD = 0.1
-"""A table is not used when more than this part of its rows beats the data sheet."""
-MOST_BAD_EXPERTS = 0.2
-"""The same for experts: how many of them a row's tokens hit is not in the table but follows from even routing."""
-LEAST_REACHED = 0.15
-"""A table is not used when no row reaches this part of the data sheet."""
 LEAST_ROWS = 40
 QUANTISED = ("quantise", "quantise_row", "quantise_bytes")
-
-
-def device_of(gpu: Gpu, form: str) -> Device:
-    """The GPU as a kernel in a format sees it, right after the same kernel."""
-    return Device(gpu.matrix_rate(number_format(form).rate), gpu.bandwidth, gpu.multiprocessors, warm=True)
-
-
-def screen(table: Table, device: Device) -> tuple[Table, int, str]:
-    """The rows that a GPU can have measured, how many it cannot, and why the whole table is refused, if it is."""
-    work = table.work
-    moved = work.weight_bytes + work.kv_bytes + work.io_bytes
-    compute, memory = work.flops / device.peak, moved / device.bandwidth
-    long = moved > CACHE
-    impossible = (compute > table.seconds) | ((memory > table.seconds) & long)
-    reached = np.maximum(compute, memory) / table.seconds
-    why = ""
-    most = MOST_BAD_EXPERTS if table.family == "experts" else MOST_BAD
-    if long.any() and (impossible & long).sum() > most * long.sum():
-        why = f"{(impossible & long).sum()} of {long.sum()} long rows beat the data sheet"
-    elif reached.max() < LEAST_REACHED:
-        why = f"no row reaches {reached.max():.0%} of the data sheet"
-    return table.where(~impossible), int(impossible.sum()), why
 
 
 def calibrate(folder: Path) -> tuple[dict[str, dict[str, list[Fit]]], dict[str, list[str]]]:
@@ -81,7 +54,8 @@ def calibrate(folder: Path) -> tuple[dict[str, dict[str, list[Fit]]], dict[str, 
                 continue
             name, gpu, _ = SYSTEMS[table.system]
             device = device_of(load_gpu(gpu), table.format)
-            table, bad, why = screen(table, device)
+            possible, why = soundness(table, device)
+            table, bad = table.where(possible), int((~possible).sum())
             label = f"{family} {table.library} {table.version} {table.format} {table.kernel}"
             if bad or why:
                 refused[name].append(f"{label}: {why or f'{bad} rows beat the data sheet'}")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from sim.validate.collective_rows import Row, collectives
 
 from sim import selection
 from sim.constants_fabric import DATA, FabricConstants, Fit, Kernel, read_constants, relatives
+from sim.validate.collective_rows import Row, collectives
 
 
 class Job(NamedTuple):
@@ -110,11 +110,11 @@ def jobs() -> Iterator[Job]:
                     kernels = _shots(engine) | more
                     libraries, engines = ("nccl", engine), (engine,)
                     if engine == "vllm":
-                        engines = ("vllm", "vllm-0.14")
+                        engines = ("vllm", "vllm-0.18", "sglang-0.5.11")
                     yield Job(link, systems, CUSTOM, libraries, ("all_reduce",), kernels, 2, IN_THE_SWITCH, engines)
         else:  # peers reach each other's memory in pairs only
             pair = {"pair_one_shot": _start(3e-6, 1e-7, 0.5, 1e-12, None, "custom")}
-            both = ("vllm", "vllm-0.14", "sglang")
+            both = ("vllm", "vllm-0.18", "sglang", "sglang-0.5.11")
             yield Job(link, systems, CUSTOM, ("nccl", "pair"), ("all_reduce",), pair, engines=both, most=2)
     for link in ("nvlink4", "nvlink5"):
         low, normal = _two("deepep_ll", "deepep", step=3e-6), _two("deepep_normal", "deepep", own=5e-11)

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from collective_rows import Row, collectives
 
 from sim.collectives import CollectiveCost
 from sim.constants_fabric import FabricConstants
+from sim.validate.collective_rows import Row, collectives
 
 LEAST = 5  # rows that say something about a tenth
 
@@ -22,9 +22,9 @@ LEAST = 5  # rows that say something about a tenth
 def residuals(measured: Iterable[Row], constants: FabricConstants) -> dict[str, dict[str, tuple[float, float]]]:
     """Measured over predicted time at the 10th and the 90th percentile, by kernel and kind of link."""
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
-    costs: dict[tuple[str, str, int, str, bool], CollectiveCost] = {}
+    costs: dict[tuple[object, ...], CollectiveCost] = {}
     for r in measured:
-        key = (r.system, r.kind, r.ranks, r.library, r.engine)
+        key = (r.system, r.kind, r.ranks, r.library, r.engine, r.chosen)
         if key not in costs:
             costs[key] = collectives(r, constants).cost(r.kind, tuple(range(r.ranks)))
         used = costs[key].used(r.message)

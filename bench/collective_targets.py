@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from sim.validate.collective_rows import Row
 
 from sim.catalog_gpus import load_gpu
 from sim.catalog_topologies import parse_topology
 from sim.collectives import Collectives
 from sim.constants_fabric import load_fabric_constants
+from sim.validate.collective_rows import Row
 
 
 class Target(NamedTuple):

@@ -25,7 +25,8 @@ from sim.workload import larger
 
 FOLDS = 3
 DIGITS = 3
-MOST = {"cache_edge": 16.0}
+BOUNDS = {"cache_edge": (2.0, 16.0)}
+"""A cache that is too small ends hits within a few times its size: a flat edge would leave hits at any size."""
 LIGHT = 0.2
 """Weight of rows that serving hardly meets (caches of less than 1,024 tokens)."""
 
@@ -169,7 +170,8 @@ class _Search:
     def _inside(self, name: str, x: float) -> float:
         if name in self.family.fractions:
             return float(1 / (1 + np.exp(-x)))
-        return float(np.exp(np.clip(x, -80, np.log(MOST.get(name, 1e30)))))
+        low, high = BOUNDS.get(name, (1e-35, 1e30))
+        return float(np.exp(np.clip(x, np.log(low), np.log(high))))
 
     def run(self, start: dict[str, float], rows: Any, rounds: int) -> dict[str, float]:
         x0 = []

@@ -14,8 +14,6 @@ import typer
 from sim.errors import InputError, Problem
 
 Terminal = Callable[[], tuple[int, bool]]
-_GPU_OF = {"nvl72": "gb200", "dgx1": "v100-sxm2-32gb", "nvlink_pairs": "h100-pcie", "pcie": "l40s"}
-_GPU = "h100-sxm"
 _MATRIX = typer.Argument(
     metavar="FILE", help="What `nvidia-smi topo -m` or AMD's tools printed; - reads standard input.", show_default=False
 )
@@ -74,7 +72,7 @@ def _show_topology(name: str, gpu_name: str | None, json: bool, terminal: Termin
     from sim.topology_report import report
 
     machine = _machine(name)
-    gpu = load_gpu(gpu_name or _GPU_OF.get(machine.kind, _GPU))
+    gpu = load_gpu(gpu_name or machine.usual_gpu)
     try:
         fabric = machine.build(gpu)
     except InputError as error:

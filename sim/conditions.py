@@ -10,17 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, StrictInt, field_validator, model_validator
 
 from sim.collectives import KINDS
+from sim.constants_fabric import load_fabric_constants
 from sim.errors import Problem
-from sim.explain import show, suggest
+from sim.explain import one_of, show, suggest
 from sim.noun import Noun
 from sim.units import Bytes, Seconds, format_bytes, format_seconds
 
-EngineName = Literal["trtllm", "vllm", "sglang"]
+
+def _known_engine(name: str) -> str:
+    engines = load_fabric_constants().engines
+    if name not in engines:
+        raise ValueError(f"must be {one_of(engines)}, not {show(name)}")
+    return name
+
+
+EngineName = Annotated[str, AfterValidator(_known_engine)]
+"""An engine of ``sim/data/collectives.yaml``, as it is now or with the version up to which it was otherwise."""
 Source = Literal["fitted", "measured"]
 Moment = Annotated[Seconds, Field(le=3600)]
+SLOWEST = 1e-6
+"""What is slower is broken, and a step that waits for it says nothing."""
 
 
 class Fault(Noun):
@@ -31,7 +43,8 @@ class Fault(Noun):
     link: tuple[str, str] | None = None
     gpu: StrictInt | None = Field(None, ge=0)
     speed: float = Field(0.0, ge=0, lt=1)
-    """What is left of the bandwidth of a link, or of all links of a node, or of the speed of a GPU; 0: it is gone."""
+    """What is left of the bandwidth of a link, or of all links of a node, or of the speed of a GPU: at least a
+    millionth, or 0: it is gone."""
     at: Moment = 0.0
     """Seconds after the step has begun."""
     until: Annotated[Moment, Field(gt=0)] | None = None
@@ -46,8 +59,10 @@ class Fault(Noun):
             raise ValueError(
                 "a GPU that is gone runs no rank; give it a speed such as 0.8, or leave it out with rank_order"
             )
+        if 0 < self.speed < SLOWEST:
+            raise ValueError(f"has a speed of {self.speed:g}; give at least {SLOWEST:g}, or 0 for what is gone")
         if self.until is not None and self.until <= self.at:
-            raise ValueError(f"ends at {format_seconds(self.until)}, before it begins at {format_seconds(self.at)}")
+            raise ValueError(f"ends at {format_seconds(self.until)}, but begins at {format_seconds(self.at)}")
         return self
 
     def __str__(self) -> str:
@@ -106,6 +121,11 @@ class Conditions(Noun):
     faults: tuple[Fault, ...] = ()
     background: tuple[Traffic, ...] = ()
 
+    @property
+    def library(self) -> str:
+        """Whose compute kernels run: the engine's, whatever its version."""
+        return self.engine.partition("-")[0]
+
     def words(self) -> Iterator[str]:
         """Yield what a reader of results must know."""
         for kind, wanted in self.collectives.items():
@@ -115,10 +135,19 @@ class Conditions(Noun):
 
     def problems(self, gpus: int) -> Iterator[Problem]:
         """Yield what cannot be on a machine of so many GPUs."""
-        for kind in self.collectives:
+        names = load_fabric_constants().names if self.collectives else ()
+        for kind, wanted in self.collectives.items():
             if kind not in KINDS:
                 text = f"is not a collective; {suggest(kind, KINDS)}choose one of {', '.join(KINDS)}"
                 yield Problem(text, f"collectives.{kind}")
+            elif unknown := [n for n in ((wanted,) if isinstance(wanted, str) else wanted) if n not in names]:
+                hint = suggest(unknown[0], names) or "choose for example ring, tree, one_shot or nccl"
+                text = f"{show(unknown[0])} is no algorithm, kernel or library of collectives; {hint}"
+                yield Problem(text.rstrip(), f"collectives.{kind}")
+            elif not wanted:
+                yield Problem(
+                    "names nothing; leave it out, or name an algorithm, kernel or library", f"collectives.{kind}"
+                )
         numbered = [(f"faults.{i}.gpu", fault.gpu) for i, fault in enumerate(self.faults) if fault.gpu is not None]
         numbered += [(f"background.{i}.gpus", max(traffic.gpus)) for i, traffic in enumerate(self.background)]
         for key, number in numbered:

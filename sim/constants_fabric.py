@@ -6,7 +6,7 @@ made of the measurements. Data-sheet bandwidths are not here but on the fabric's
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +43,11 @@ class Fit(NamedTuple):
 CARRIER = Fit(0.0, 0.0, 1.0, 0.0, 0.0, None, "")
 
 
+def plain(algorithm: str) -> str:
+    """The name without a count: several rings are rings."""
+    return "ring" if algorithm.endswith(" rings") else algorithm
+
+
 class Kernel(Noun):
     """A kernel of a library: the collectives and algorithms it runs, and its fit on each kind of link."""
 
@@ -69,8 +74,8 @@ class Kernel(Noun):
         return self.limits[min(n for n in self.limits if n >= ranks)] if self.limits else inf
 
     def runs(self, algorithm: str) -> bool:
-        """Whether it can run an algorithm; several rings are rings."""
-        return ("ring" if algorithm.endswith(" rings") else algorithm) in self.algorithms
+        """Whether it can run an algorithm."""
+        return plain(algorithm) in self.algorithms
 
 
 class FabricConstants(Noun):
@@ -112,6 +117,13 @@ class FabricConstants(Noun):
         """Kernels of ``libraries`` that run collective ``kind``, in the order of the file."""
         wanted = set(libraries)
         return [k for k in self.kernels.values() if kind in k.kinds and k.library in wanted]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Everything that a collective can be forced to somewhere: algorithms, kernels and libraries."""
+        kernels = self.kernels.values()
+        algorithms = (name for kernel in kernels for name in kernel.algorithms)
+        return frozenset(self.kernels) | {kernel.library for kernel in kernels} | set(algorithms)
 
     def with_chosen(self, **chosen: int) -> FabricConstants:
         """Return the same with other numbers, ``sms`` or ``experts``, for the kernels that have them."""

@@ -130,7 +130,7 @@ class Fabric:
         order, over the same links. On a machine without a fault that is one for all."""
         first: dict[Any, int] = {}
         sorts: dict[int, int] = {}
-        for unit, nodes in self._by_unit.items():
+        for unit, nodes in self._by_home.items():
             if unit is not None:
                 at = {node: i for i, node in enumerate(nodes)}
                 content = tuple(
@@ -151,7 +151,7 @@ class Fabric:
         found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
         for u, targets in self._links.items():
             for v, link in targets.items():
-                if self._units[u] != self._units[v]:
+                if self._homes[u] != self._homes[v]:
                     found.setdefault(v, []).append((u, link))
         return found
 
@@ -174,11 +174,22 @@ class Fabric:
 
     @cached_property
     def _by_unit(self) -> dict[int | None, list[str]]:
-        single = all(u is None for u in self._units.values())
-        groups: dict[int | None, list[str]] = {}
+        return _grouped(self._units)
+
+    @cached_property
+    def _by_home(self) -> dict[int | None, list[str]]:
+        return _grouped(self._homes)
+
+    @cached_property
+    def _homes(self) -> dict[str, int | None]:
+        """The unit of every node, where a switch of the network that serves a single unit counts to it: racks or
+        servers with leaves of their own are alike with their leaves."""
+        homes = dict(self._units)
         for node, unit in self._units.items():
-            groups.setdefault(0 if single else unit, []).append(node)
-        return groups
+            if unit is None:
+                served = {self._units[v] for v in self._links[node]} - {None}
+                homes[node] = next(iter(served)) if len(served) == 1 else None
+        return homes
 
     def _routes(self, key: Any, nodes: Sequence[str], *, nvlink_only: bool) -> Routes:
         if key not in self._parts:
@@ -277,7 +288,7 @@ class Fabric:
             return None
         if part not in self._spreadings:
             units = sorted({self.unit(g) for g in gpus})
-            nodes = {u: self._by_unit.get(u, []) for u in units}
+            nodes = {u: self._by_home.get(u, []) for u in units}
             sorts = {self.unit_sorts.get(u) for u in units}
             shorter = len(units) > 1 and 2 * len(sorts) <= len(units) + 1
             self._spreadings[part] = Spreading(part, nodes, self.unit_sorts, self._part) if shorter else None
@@ -338,3 +349,12 @@ class Fabric:
         network.add_edges_from((("source",), g) for g in self.gpus[:half])  # no capacity: unlimited
         network.add_edges_from((g, ("sink",)) for g in self.gpus[half:])
         return float(nx.maximum_flow_value(network, ("source",), ("sink",)))
+
+
+def _grouped(units: Mapping[str, int | None]) -> dict[int | None, list[str]]:
+    """The nodes by unit; of a fabric without units, all in one."""
+    single = all(u is None for u in units.values())
+    groups: dict[int | None, list[str]] = {}
+    for node, unit in units.items():
+        groups.setdefault(0 if single else unit, []).append(node)
+    return groups

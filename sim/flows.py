@@ -32,32 +32,36 @@ class Flow(NamedTuple):
 def fair_rates(capacity: Array, flow: Ints, link: Ints, weight: Array, flows: int) -> Array:
     """Max-min fair rates.
 
+    The level of a link is the rate at which its flows would fill it. Where no flow of a link meets a lower level
+    elsewhere, that is what they get, whatever happens on other links; so all such links are filled in one round.
+
     Parameters
     ----------
     capacity
         Bytes/s per link.
     flow, link, weight
-        Parallel arrays: flow ``flow[i]`` takes ``weight[i]`` of link ``link[i]`` per byte.
+        Parallel arrays, in the order of the flows: flow ``flow[i]`` takes ``weight[i]`` of link ``link[i]`` per byte.
     flows
         Number of flows; one that uses no link gets an infinite rate.
     """
-    rates = np.zeros(flows)
-    used = np.bincount(flow, minlength=flows) > 0
-    rates[~used] = np.inf
-    rising = used.copy()
+    rates = np.full(flows, np.inf)
     left = capacity.astype(float).copy()
-    while rising.any():
-        moving = rising[flow]
-        demand = np.bincount(link[moving], weights=weight[moving], minlength=len(capacity))
-        busy = demand > 0
-        rise = float(np.min(left[busy] / demand[busy]))
-        rates[rising] += rise
-        left[busy] -= rise * demand[busy]
-        full = busy & (left <= NEGLIGIBLE * capacity)
-        left[full] = 0.0
-        stopped = np.zeros(flows, np.bool_)
-        stopped[flow[moving & full[link]]] = True
-        rising &= ~stopped
+    counts = np.bincount(flow, minlength=flows)
+    rising = np.flatnonzero(counts)
+    counts = counts[rising]
+    while len(rising):
+        begins = np.cumsum(counts) - counts
+        demand = np.bincount(link, weights=weight, minlength=len(left))
+        level = np.divide(left, demand, out=np.full(len(left), np.inf), where=demand > 0)[link]
+        lowest = np.minimum.reduceat(level, begins)
+        own = np.repeat(lowest, counts)  # per entry, that of its flow
+        yields = np.bincount(link[own < level * (1 - NEGLIGIBLE)], minlength=len(left)) > 0
+        fixed = np.logical_or.reduceat(~yields[link], begins)
+        rates[rising[fixed]] = lowest[fixed]
+        stopped = np.repeat(fixed, counts)
+        left -= np.bincount(link[stopped], weights=(weight * own)[stopped], minlength=len(left))
+        left = np.maximum(left, 0.0)  # rounding
+        link, weight, rising, counts = link[~stopped], weight[~stopped], rising[~fixed], counts[~fixed]
     return rates
 
 

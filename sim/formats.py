@@ -42,7 +42,9 @@ _TABLE = (
     _format("mxfp8", Fraction(33, 4), "fp8"),
     _format("int8", Fraction(8), "int8"),
     _format("int4", Fraction(4), "bf16"),  # weight-only: dequantised to 16 bit before the product
-    _format("int4_g32", Fraction(9, 2), "bf16"),  # with one 16-bit scale per 32 weights (Kimi-K2 Thinking, compressed-tensors)
+    _format(
+        "int4_g32", Fraction(9, 2), "bf16"
+    ),  # with one 16-bit scale per 32 weights (Kimi-K2 Thinking, compressed-tensors)
     _format("fp4", Fraction(4), "fp4"),  # without scales, as the Helix paper counts
     _format("nvfp4", Fraction(9, 2), "fp4"),
     _format("mxfp4", Fraction(17, 4), "fp4"),

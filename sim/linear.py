@@ -48,8 +48,9 @@ class LinearAttention(Noun):
         yield TensorShape("state_v", (("hidden", hidden), values, v), "attention")
         yield TensorShape("state_z", (("hidden", hidden), values, v), "attention")
         yield TensorShape("state_gates", (("hidden", hidden), values, ("gates", self.gates)), "attention", False)
-        yield TensorShape("state_convolution", (("taps", self.convolution), ("channels", self.channels)), "attention",
-                          False)
+        yield TensorShape(
+            "state_convolution", (("taps", self.convolution), ("channels", self.channels)), "attention", False
+        )
         yield TensorShape("state_scalars", (values, ("scalars", self.gates)), "attention", False)
         yield TensorShape("state_norm", (v,), "attention", False)
         yield TensorShape("state_o", (values, v, ("hidden", hidden)), "attention")

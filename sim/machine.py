@@ -9,7 +9,7 @@ from sim.collectives import Collectives
 from sim.conditions import Conditions, Fault, Traffic
 from sim.constants_fabric import load_fabric_constants
 from sim.degrade import degraded
-from sim.engines import ANY, Engine, load_engine
+from sim.engines import Engine, load_engine
 from sim.errors import Problem, TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
@@ -49,7 +49,7 @@ class Machine(NamedTuple):
 
 
 def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine | None = None) -> Machine:
-    """Put a machine together, with the constants of an engine, or those of all engines together.
+    """Put a machine together, with the constants of an engine: of the one whose kernels run, if none is given.
 
     Raises
     ------
@@ -59,12 +59,12 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine | 
         If kernels are to be measured ones and there are no tables.
     """
     times = sorted({0.0, *(f.at for f in conditions.faults), *(f.until for f in conditions.faults if f.until)})
-    engine = engine or load_engine(ANY)
+    engine = engine or load_engine(conditions.engine)
     states = [_state(gpu, fabric, conditions, engine, time) for time in times]
     changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
     fitted = conditions.kernels == "fitted"
     priced = Kernels if fitted else MeasuredKernels
-    kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.engine)
+    kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.library)
     return Machine(kernels, *states[0], changes, conditions.background)
 
 

@@ -24,6 +24,15 @@ WHAT = {
     "NET": "over the network",
     "none": "not connected",
 }
+NODES = {
+    "gpu": ("GPU", "GPUs"),
+    "nvswitch": ("NVSwitch chip", "NVSwitch chips"),
+    "nic": ("NIC", "NICs"),
+    "pcie_switch": ("PCIe switch", "PCIe switches"),
+    "cpu": ("CPU or root complex", "CPUs or root complexes"),
+    "ib_switch": ("network switch", "network switches"),
+}
+"""Kinds of nodes of a fabric, one and several."""
 
 
 def render_topology(report: TopologyReport, width: int = WIDEST, color: bool = False) -> str:
@@ -67,9 +76,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def _figures(report: TopologyReport) -> list[str]:
-    names = {"gpu": "GPUs", "nvswitch": "NVSwitch chips", "nic": "NICs", "pcie_switch": "PCIe switches"}
-    names |= {"cpu": "CPUs or root complexes", "ib_switch": "network switches"}
-    parts = [f"{count:,} {_singular(names.get(kind, kind), count)}" for kind, count in report.nodes.items()]
+    parts = [f"{count:,} {NODES[kind][count != 1]}" for kind, count in report.nodes.items()]
     servers = f" in {report.servers:,} servers" if report.servers > 1 else ""
     lines = [
         f"{report.gpu}: {', '.join(parts)}{servers}",
@@ -79,13 +86,9 @@ def _figures(report: TopologyReport) -> list[str]:
     if report.gpus > 1:
         last = report.gpus // 2 - 1
         first = f"ranks 0 to {last}" if last else "rank 0"
-        lines.append(f"diameter: {report.diameter} {_singular('links', report.diameter)} on the longest route")
+        lines.append(f"diameter: {report.diameter} link{'s' * (report.diameter != 1)} on the longest route")
         lines.append(f"bisection: {rate(report.bisection_bytes_per_s)} from {first} to the others, one direction")
     return lines
-
-
-def _singular(noun: str, count: int) -> str:
-    return noun.removesuffix("s") if count == 1 and noun != "CPUs or root complexes" else noun
 
 
 def _spread(values: Mapping[str, float]) -> str:

@@ -9,7 +9,6 @@ from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError, LayoutError, ScenarioError
 from sim.evaluate import Evaluation
-from sim.fabric import Fabric
 from sim.findings import findings, left_out
 from sim.hardware import Gpu
 from sim.kernels import load_constants

@@ -173,12 +173,20 @@ def layout_problems(
             if gpus > have:
                 text = f"needs {gpus} GPUs, the topology ({topology.kind}) has {have}"
                 yield Problem(f"{text}; choose smaller degrees or a larger topology", key)
+            elif (last := _last_gpu(layout)) >= have:
+                yield Problem(f"there is no GPU {last}: the topology has 0 to {have - 1}", f"{key}.rank_order")
         if not layout.label.isprintable() or layout.label.isspace():
             yield Problem("must be printable text on one line", f"{key}.tag")
         first = seen.setdefault(layout.label, i)
         if first != i:
             hint = f"give one of them a tag of its own, such as tag: {layout.label}-b"
             yield Problem(f"has the same tag {layout.label!r} as layouts.{first}; {hint}", key)
+
+
+def _last_gpu(layout: Strategy) -> int:
+    """The highest number in a list of GPUs; 0 where a layout has none."""
+    order = layout.rank_order if isinstance(layout.rank_order, tuple) else ()
+    return max((entry for entry in order if isinstance(entry, int)), default=0)
 
 
 def noun(cls: type[N], value: Any, load: Callable[[str], N] | None = None) -> N:

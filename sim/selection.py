@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from sim.constants_fabric import plain
 from sim.errors import InputError
 from sim.routes import tier
 
@@ -139,7 +140,7 @@ def forced(
     kept = [p for p in found if names & labels(p, constants)]
     if not kept:
         choices = sorted(set().union(*(labels(p, constants) for p in found)))
-        asked = ", ".join(sorted(names))
+        asked = " or ".join(sorted(names))
         raise InputError(f"{kind} cannot be forced to {asked} here; choose from {', '.join(choices)}")
     kept = [p for p in kept if constants.kernels[p.kernel].library in libraries] or kept
     longest = max(p.cap for p in kept)
@@ -147,5 +148,6 @@ def forced(
 
 
 def labels(one: Piece, constants: FabricConstants) -> set[str]:
-    """Names by which a piece can be forced."""
-    return {one.algorithm, one.kernel, constants.kernels[one.kernel].library}
+    """Names by which a piece can be forced; several rings are rings."""
+    kernel = constants.kernels[one.kernel]
+    return {one.algorithm, plain(one.algorithm), kernel.name, kernel.library}

@@ -183,7 +183,7 @@ class Timing:
         busy = sum(lane.busy for lane in lanes)
         exposed = max(0.0, sum(lane.seconds for lane in lanes) - busy - idle)
         cause, share = max(causes.items(), key=lambda item: item[1], default=("nothing", 0.0))
-        low, high = interval(self.shares)
+        low, high = interval(self.shares, self.machine.kernels.engine.residual)
         return StepReport(
             seconds=seconds,
             low_seconds=max(low, floor),

@@ -19,6 +19,8 @@ from sim.topo_rows import BUS, GPU, SELF, UNKNOWN, Row, Table, Text, read_tables
 
 MOST_BYTES = 2**20
 MOST_DEVICES = 1024
+MOST_LISTED = 8
+"""Matrices of one text that an error describes."""
 WHOLE = "paste all of what `nvidia-smi topo -m` prints, from the header to the legend"
 
 
@@ -82,12 +84,14 @@ def read_matrix(text: str, name: str = "", which: int | None = None) -> TopoMatr
 
 def _ask(machines: list[list[Table]], found: Text) -> str:
     said = []
-    for i, tables in enumerate(machines, 1):
+    for i, tables in enumerate(machines[:MOST_LISTED], 1):
         try:
             what = _Reader(tables, found, "").read().summary()
         except TopologyError:
             what = "damaged"
         said.append(f"{i} on line {tables[-1].line} ({what})")
+    if more := len(machines) - len(said):
+        said.append(f"and {more:,} more")
     return f"holds {len(machines)} matrices: {'; '.join(said)}; choose one with --matrix 1 to {len(machines)}"
 
 

@@ -42,6 +42,11 @@ class Topology(Noun):
         """How many GPUs the machine has."""
         raise NotImplementedError
 
+    @property
+    def usual_gpu(self) -> str:
+        """The GPU of the catalogue to show it with where nobody names one."""
+        return "h100-sxm"
+
     def build(self, gpu: Gpu) -> Fabric:
         """Return the machine as a graph of ``gpu``.
 

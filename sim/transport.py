@@ -19,7 +19,7 @@ from sim.algorithms import EXCHANGES, Plan
 from sim.collectives import Collectives
 from sim.conditions import Traffic
 from sim.engine import Clock
-from sim.errors import ProgramError, TopologyError
+from sim.errors import InputError, Problem, ProgramError, TopologyError
 from sim.flows import Flow, Network
 from sim.links import Link, Links
 from sim.machine import Machine
@@ -29,6 +29,10 @@ from sim.units import format_seconds
 
 MOST_SEPARATE = 128
 """Ranks of the largest exchange whose messages are flows of their own: there are as many as pairs of ranks."""
+
+
+MOST_REPEATS = 20_000
+"""Messages that others may send again and again during one step."""
 
 
 class LinkUse(NamedTuple):
@@ -113,6 +117,7 @@ class FabricTransport:
         self.network = Network(self.links.capacity[0], clock.now, clock.later)
         self._known: dict[tuple[int, str, tuple[int, ...], str, str, bool], tuple[Flow, ...]] = {}
         self._under_way: dict[int, _UnderWay] = {}
+        self._sent = 0
         for number, change in enumerate(machine.changes, start=1):
             clock.later(max(0.0, change.at - since), partial(self._change, number, change.at))
         for traffic in machine.background:
@@ -126,6 +131,10 @@ class FabricTransport:
             self.clock.later(view.seconds, done)
 
     def _of_others(self, traffic: Traffic) -> None:
+        self._sent += 1
+        if self._sent > MOST_REPEATS:
+            text = f"is sent more than {MOST_REPEATS:,} times during the step; give it a larger size"
+            raise InputError(Problem(f"{traffic}: {text}", "background"))
         again = partial(self._of_others, traffic) if traffic.repeat else _nothing
         self._carry(_Message(traffic.kind, traffic.gpus, float(traffic.size), again))
 

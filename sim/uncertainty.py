@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sim.collectives import Collectives
 from sim.kernels import Kernels, Spread
+from sim.kernels.fit import Residual
 from sim.kernels.spread import EXACT
 from sim.totals import LaneTotals
 
@@ -60,11 +61,17 @@ def _spreads(lane: LaneTotals, kernels: Kernels, collectives: Collectives) -> di
     return found
 
 
-def interval(of: Shares) -> tuple[float, float]:
-    """Low and high of a step: a tenth of steps like it lie below, a tenth above."""
+def interval(of: Shares, steps: Residual | None = None) -> tuple[float, float]:
+    """Low and high of a step: a tenth of steps like it lie below, a tenth above.
+
+    ``steps`` says how far whole measured steps lie from predicted ones. What kernels leave open is part of that, so of
+    the two ranges the wider one counts, on each side.
+    """
     total = sum(share.seconds for share in of.values())
     down = sum((share.seconds * max(0.0, 1 - share.low)) ** 2 for share in of.values()) ** 0.5
     up = sum((share.seconds * max(0.0, share.high - 1)) ** 2 for share in of.values()) ** 0.5
+    if steps:
+        down, up = max(down, total * (1 - steps.low)), max(up, total * (steps.high - 1))
     return total - down, total + up
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from sim.errors import UnitError
+from sim.explain import show
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ]*(?:/s)?)\s*")
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -29,11 +30,11 @@ _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9
 
 def _parse(value: Any, units: Mapping[str, float], kind: str, example: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise UnitError(f"{value!r} is not {kind}; write for example {example}")
+        raise UnitError(f"{show(value)} is not {kind}; write for example {example}")
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if not match:
-            raise UnitError(f"{value!r} is not {kind}; write for example {example}")
+            raise UnitError(f"{show(value)} is not {kind}; write for example {example}")
         number, unit = match.groups()
         if unit and unit not in units:
             known = ", ".join(u for u in units if u)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sim import compare, parse_scenario, simulate
+from sim import compare, parse_scenario, simulate, transport
+from sim.catalog_gpus import load_gpu
+from sim.catalog_topologies import parse_topology
+from sim.conditions import Conditions
 from sim.errors import InputError, ScenarioError
 from sim.render_layout import render_layout
-from sim.run import evaluate
+from sim.run import evaluate, machine
 
 BASE = {
     "model": "llama-3.1-8b",
@@ -40,7 +43,7 @@ def seconds(found=None, **changes):
         ({"faults": [{"gpu": 1, "speed": -0.1}]}, ["faults.0.speed: must be at least 0"]),
         ({"faults": [{"gpu": 1, "speed": float("nan")}]}, ["faults.0.speed: must be a finite number"]),
         ({"faults": [{"node": "nvswitch0", "at": "-1 ms"}]}, ["faults.0.at: must be at least 0"]),
-        ({"faults": [{"node": "nvswitch0", "at": "2 ms", "until": "1 ms"}]}, ["faults.0: ends at 1 ms, before it beg"]),
+        ({"faults": [{"node": "nvswitch0", "at": "2 ms", "until": "1 ms"}]}, ["faults.0: ends at 1 ms, but beg"]),
         ({"faults": [{"node": "nvswitch9"}]}, ["faults.0.node: hgx-8: no node is called 'nvswitch9'; did you mean"]),
         (
             {"faults": [{"link": ["gpu0", "gpu1"]}, {"node": "nic0"}]},
@@ -59,9 +62,14 @@ def seconds(found=None, **changes):
         ({"granularity": "flows", "background": [{"gpus": [0, 1], "size": 0}]}, ["background.0.size: must be"]),
         ({"granularity": "flows", "background": [{"gpus": [0, 1, 2], "size": 1}]}, ["background.0: send goes from"]),
         ({"granularity": "flows", "background": [{"kind": "x", "gpus": [0, 1], "size": 1}]}, ["background.0.kind"]),
-        ({"engine": "vlm"}, ["engine: must be trtllm, vllm or sglang, not 'vlm'"]),
+        ({"engine": "vlm"}, ["engine: must be trtllm, vllm, sglang, vllm-0.18 or sglang-0.5.11, not 'vlm'"]),
         ({"collectives": {"all_reduse": "ring"}}, ["collectives.all_reduse: is not a collective; did you"]),
         ({"collectives": "ring"}, ["collectives: must be"]),
+        ({"collectives": {"all_reduce": "rign"}}, ["collectives.all_reduce: 'rign' is no algorithm, kernel"]),
+        ({"collectives": {"all_reduce": ["ring", ""]}}, ["collectives.all_reduce: '' is no algorithm"]),
+        ({"collectives": {"all_reduce": []}}, ["collectives.all_reduce: names nothing"]),
+        ({"faults": [{"gpu": 0, "speed": 1e-300}]}, ["faults.0: has a speed of 1e-300; give at least 1e-06, or 0"]),
+        ({"layouts": [{"strategy": "tp", "tp": 2, "rank_order": [8, 0]}]}, ["layouts.0.rank_order: there is no GPU 8"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_its_place(changes, problems):
@@ -97,6 +105,17 @@ def test_a_resolved_scenario_reads_back_the_same():
     )
 
 
+def test_an_engine_of_an_older_version_runs_the_kernels_that_it_had():
+    """On eight H100s the newer vLLM reduces 8 MiB in the switch; compute kernels are the engine's all the same."""
+    new, old = (
+        machine(load_gpu("h100-sxm"), parse_topology("hgx-8"), Conditions(engine=name))
+        for name in ("vllm", "vllm-0.18")
+    )
+    used = [m.collectives.cost("all_reduce", tuple(range(8))).used(8 * 2**20) for m in (new, old)]
+    assert [piece.kernel for piece in used if piece] == ["vllm_symmetric", "vllm_two_shot"]
+    assert old.kernels.library == new.kernels.library == "vllm"
+
+
 @pytest.mark.parametrize("wanted", ["ring", "two_shot", "in_switch", "nccl", ["nccl_simple", "one_shot"]])
 def test_a_forced_algorithm_is_the_one_that_runs(wanted):
     report = simulate(found := scenario(collectives={"all_reduce": wanted}), found.layouts[0])
@@ -110,8 +129,26 @@ def test_a_forced_algorithm_is_the_one_that_runs(wanted):
 
 
 def test_what_cannot_be_forced_is_refused_with_the_layout_and_the_choices():
-    with pytest.raises(InputError, match=r"^tp4: all_reduce cannot be forced to nvls here; choose from .*in_switch"):
-        seconds(collectives={"all_reduce": "nvls"})
+    with pytest.raises(InputError, match=r"^tp4: all_reduce cannot be forced to chain here; choose from .*in_switch"):
+        seconds(collectives={"all_reduce": "chain"})
+
+
+def test_rings_over_direct_links_are_rings_when_they_are_forced():
+    """On a cube mesh NCCL runs several rings at once; to force a ring is no worse."""
+    chosen = {"topology": "dgx1", "gpu": "v100-sxm2-32gb", "layouts": [{"strategy": "tp", "tp": 8}]}
+    free, forced = (
+        simulate(s, s.layouts[0]) for s in (scenario(**chosen), scenario(**chosen, collectives={"all_gather": "ring"}))
+    )
+    assert forced.collectives["logits.all_gather"] == free.collectives["logits.all_gather"]
+    assert "rings" in forced.collectives["logits.all_gather"]
+
+
+def test_traffic_that_would_be_sent_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(transport, "MOST_REPEATS", 200)
+    tiny = {"kind": "send", "gpus": [6, 7], "size": 1, "repeat": True}
+    slow = [{"strategy": "tp", "tp": 1}]
+    with pytest.raises(InputError, match=r"send of 1 B on GPUs 6, 7, again and again: is sent more than 200 times"):
+        seconds(granularity="flows", background=[tiny], layouts=slow)
 
 
 @pytest.mark.parametrize("granularity", ["folded", "ranks", "flows"])

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
-from sim import compare, load
+from sim import compare, load, parse_scenario, simulate
+from sim.catalog_topologies import parse_topology
 from sim.cut import Cut
 from sim.errors import ProgramError
 from sim.lower import lower
@@ -36,11 +38,13 @@ def readme(tmp_path_factory):
 
 
 def test_its_study_prices_layouts_and_points(readme):
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
     assert readme.report.tag == "tp8-dcp2"
     assert readme.report.kv.duplication == 1.0
     assert list(readme.points.batch) == [1, 8, 64]
     assert list(readme.points.seconds) == sorted(readme.points.seconds)
+    assert readme.exchange.message == 8e6
+    assert 0 < readme.exchange.seconds < 1e-3
 
 
 def test_its_strategy_forgetting_the_exchange_fails_as_it_says(readme):
@@ -73,3 +77,12 @@ def test_its_picture_is_what_the_command_prints():
 
 def test_its_two_commands_are_the_ones_that_ci_runs():
     assert len(re.findall(r"^python3 -m venv ", README, re.MULTILINE)) == 2
+
+
+def test_its_yaml_of_machines_is_read_and_runs():
+    yaml = YAML(typ="safe", pure=True)
+    base, conditions, cluster = (yaml.load(block) for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
+    scenario = parse_scenario(base | conditions)
+    assert scenario.conditions.engine == "sglang"
+    assert "tree" in simulate(scenario, scenario.layouts[1]).collectives["ffn.all_reduce"]
+    assert parse_topology(cluster["topology"]).gpu_count == 128

@@ -23,7 +23,9 @@ def _layer(placed, on=None, rank=0, which=0) -> tuple[Track, list[str]]:
     def price(op, rank):
         return on.collectives.cost(op.kind), ()
 
-    found = track(pattern, lane(placed, WORK, rank), rank, unfolded(placed.cut.mesh.size), on.kernels, price, placed.cut.mesh)
+    found = track(
+        pattern, lane(placed, WORK, rank), rank, unfolded(placed.cut.mesh.size), on.kernels, price, placed.cut.mesh
+    )
     return found, [op.name for op in pattern.ops]
 
 

@@ -57,6 +57,20 @@ def test_a_box_is_drawn_with_its_figures(capsys):
         assert any(line.startswith(f"{kind} ") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "{kind: cluster, nodes: 2, node: nvl72-36, rails: false}",
+            "• gb200: 72 GPUs, 36 NVSwitch chips, 72 NICs, 1 network switch in 2 servers",
+        ),
+        ("pcie-1", "• l40s: 1 GPU, 1 CPU or root complex"),
+    ],
+)
+def test_machines_are_shown_with_the_gpu_that_they_come_with(name, line, capsys):
+    assert line in shown(capsys, name).splitlines()
+
+
 def test_json_says_the_same_with_units_in_its_keys(capsys):
     found = json.loads(shown(capsys, "dgx1", "--json"))
     assert (found["gpu"], found["gpus"], found["diameter"]) == ("v100-sxm2-32gb", 8, 2)

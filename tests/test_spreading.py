@@ -32,6 +32,9 @@ MACHINES = {
     "a lost chip": degraded(cluster(5), removed=["node0.nvswitch3", ("node1.gpu0", "node1.nvswitch0")]),
     "two pods": cluster(4, "hgx-2", nodes_per_pod=2),
     "fat tree": cluster(4, "hgx-2", rails=False, nodes_per_leaf=2),
+    "a leaf each": cluster(4, "hgx-2", rails=False, nodes_per_leaf=1),
+    "rails of their own": cluster(4, "hgx-2", nodes_per_leaf=1, nodes_per_pod=2),
+    "a slow uplink": degraded(cluster(5, "hgx-2", nodes_per_leaf=1), slowed={("leaf2.1", "spine"): 0.5}),
     "cube mesh": cluster(3, "dgx1", "v100-sxm2-32gb"),
     "pcie": cluster(3, "pcie-4", "l40s"),
     "pairs": cluster(2, "nvlink_pairs-4", "h100-pcie", nics_per_node=1),
@@ -76,6 +79,7 @@ def test_loads_are_those_of_the_routes(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_sorts_of_servers_are_as_few_as_they_differ(name: str) -> None:
     expected = {"two pods": 2, "fat tree": 2, "a NIC less in one server": 2, "a slow server": 3, "a lost chip": 3}
+    expected |= {"rails of their own": 2, "a slow uplink": 2}
     assert len(set(MACHINES[name].unit_sorts.values())) == expected.get(name, 1)
 
 

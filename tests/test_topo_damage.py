@@ -54,6 +54,13 @@ def test_what_stands_around_a_matrix_changes_nothing(change):
     assert matrix.warnings == ()
 
 
+def test_of_many_matrices_only_the_first_are_described():
+    found = error("GPU0 X NV18\nGPU1 NV18 X\n\n" + "GPU0 X NV18\n" * 5000)
+    assert "1 on line 1 (2 GPUs, NV18 1)" in found
+    assert "more; choose one with --matrix 1 to " in found
+    assert len(found) < 500
+
+
 SPLIT = "row GPU0 has cells glued together; they are split"
 SHIFTED = "row GPU1 is shifted (its X stands in column GPU0); it is read from the other rows"
 INFERRED = (

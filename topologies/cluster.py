@@ -139,7 +139,7 @@ class Cluster(Topology):
     nic: Rate = NIC
     latency: Annotated[Seconds, Field(le=1)] = LATENCY
     network: Literal["ib", "ethernet"] = "ib"
-    oversubscription: float = Field(default=1.0, ge=1)
+    oversubscription: float = Field(default=1.0, ge=1, le=1000)
     rails: bool = True
     nodes_per_leaf: int | None = Field(default=None, ge=1)
     nodes_per_pod: int | None = Field(default=None, ge=1)
@@ -148,6 +148,11 @@ class Cluster(Topology):
     def gpu_count(self) -> int:
         """GPUs of all nodes together."""
         return self.nodes * self.node.gpu_count
+
+    @property
+    def usual_gpu(self) -> str:
+        """That of its nodes."""
+        return self.node.usual_gpu
 
     def build(self, gpu: Gpu) -> Fabric:
         """See ``cluster``."""

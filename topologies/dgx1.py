@@ -50,6 +50,11 @@ class Dgx1(Topology):
         """Eight."""
         return 8
 
+    @property
+    def usual_gpu(self) -> str:
+        """The one it was built with."""
+        return "v100-sxm2-32gb"
+
     def build(self, gpu: Gpu) -> Fabric:
         """See ``dgx1``."""
         return dgx1(gpu)

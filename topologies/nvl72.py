@@ -52,6 +52,11 @@ class Nvl72(Topology):
         """GPUs of the rack in use."""
         return self.gpus
 
+    @property
+    def usual_gpu(self) -> str:
+        """One with a Grace CPU."""
+        return "gb200"
+
     def build(self, gpu: Gpu) -> Fabric:
         """See ``nvl72``."""
         return nvl72(gpu, self.gpus)

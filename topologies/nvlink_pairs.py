@@ -51,6 +51,11 @@ class NvlinkPairs(Topology):
         """GPUs of the server."""
         return self.gpus
 
+    @property
+    def usual_gpu(self) -> str:
+        """A card with a bridge."""
+        return "h100-pcie"
+
     def build(self, gpu: Gpu) -> Fabric:
         """See ``nvlink_pairs``."""
         sockets = self.sockets or (1 if self.gpus <= 4 else 2)

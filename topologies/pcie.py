@@ -33,7 +33,7 @@ def pcie(
     graph = new_graph()
     ids = [f"gpu{i}" for i in range(gpus)]
     add_pcie_tree(graph, gpu, ids, sockets=sockets, gpus_per_switch=gpus_per_switch, cpu_link=cpu_link, uplink=uplink)
-    return Fabric(f"pcie-{gpus}", f"{gpus} × {gpu.name} on PCIe, {sockets} CPU sockets", graph, ids)
+    return Fabric(f"pcie-{gpus}", f"{gpus} × {gpu.name} on PCIe, {sockets} CPU socket{'s' * (sockets > 1)}", graph, ids)
 
 
 class Pcie(Topology):
@@ -50,6 +50,11 @@ class Pcie(Topology):
     def gpu_count(self) -> int:
         """GPUs of the server."""
         return self.gpus
+
+    @property
+    def usual_gpu(self) -> str:
+        """A card without NVLink."""
+        return "l40s"
 
     def build(self, gpu: Gpu) -> Fabric:
         """See ``pcie``."""

@@ -17,7 +17,7 @@ from pydantic import Field
 from sim.errors import InputError
 from sim.kernels.decode_attention import DecodeFit
 from sim.kernels.experts import ExpertsFit
-from sim.kernels.fit import Fit
+from sim.kernels.fit import Fit, Residual
 from sim.kernels.gemm import GemmFit
 from sim.kernels.prefill_attention import PrefillFit
 from sim.kernels.routing import Routing
@@ -66,6 +66,8 @@ class EngineConstants(Noun):
     """The kernels that score and pick tokens for sparse attention, which no table times."""
     host: HostTime = HostTime(step=0.0, sequence=0.0)
     routing: Routing = Routing()
+    residual: Residual | None = None
+    """How far measured times per token lie from those predicted with these constants."""
 
 
 TABLES = EngineConstants(source="kernels alone, as the tables time them")

@@ -22,6 +22,8 @@ from sim.workload import larger
 
 LIBRARIES = ("trtllm", "vllm", "sglang")
 """Whose kernels serve, the first one that was measured."""
+NEXT = {"trtllm": ("vllm", "sglang"), "vllm": ("sglang", "trtllm"), "sglang": ("vllm", "trtllm")}
+"""Whose measurements stand in for those of a library: vLLM and SGLang call the same open kernels."""
 MODELS: dict[str, Callable[[Work, Any, Device], Cost]] = {
     "gemm": gemm,
     "decode_attention": decode_attention,
@@ -35,6 +37,8 @@ MODELS: dict[str, Callable[[Work, Any, Device], Cost]] = {
 }
 IN_ENGINE = ("elementwise", "recurrence", "index")
 """Families that no table times; their constants are the engine's."""
+READERS = ("decode_attention", "mla_decode")
+"""Families that read a cache: another number format costs them its bytes, another library is another algorithm."""
 ALIKE = {
     "fp32": ("bf16",),
     "fp16": ("bf16",),
@@ -44,6 +48,7 @@ ALIKE = {
     "mxfp8": ("fp8_block", "fp8"),
     "int8": ("fp8",),
     "int4": ("mxfp4",),
+    "int4_g32": ("int4", "mxfp4"),
     "nvfp4": ("mxfp4", "fp8"),
     "fp4": ("nvfp4", "mxfp4", "fp8"),
     "mxfp4": ("nvfp4", "fp8"),
@@ -51,6 +56,12 @@ ALIKE = {
 """Formats whose kernels are most like those of a format, the best first; bf16 stands at the end of every list."""
 BESIDE = {"mxfp4": ("nvfp4",)}
 """Formats whose kernels an engine may take as well where the GPU multiplies them; the cheapest counts."""
+EVERYWHERE = ("nvfp4",)
+"""Formats whose kernels (CUTLASS, FlashInfer) are the same in every library, which takes the fastest of all tables."""
+WIDENED = ("int4", "int4_g32", "mxfp4")
+"""Weight-only formats, on a GPU that does not multiply them."""
+WIDENING = ("vllm", "sglang")
+"""Libraries that serve these with 16-bit kernels which widen the weights on the way (Marlin)."""
 KEPT = 200_000
 """Answers that are kept before all are dropped."""
 
@@ -120,7 +131,8 @@ class Kernels:
         if key not in self._fits:
             ours = (getattr(self.engine, family),) if family in IN_ENGINE else self.constants.fits(family)
             self._fits[key] = tuple(
-                (fit, self._device(number_format(fit.format).rate)) for fit in self._like(ours, number)
+                (fit, self._device(number_format(fit.format).rate))
+                for fit in self._like(ours, number, family in READERS)
             )
         return self._fits[key]
 
@@ -131,18 +143,29 @@ class Kernels:
     def _device(self, rate: str) -> Device:
         return Device(self.gpu.matrix_rate(rate), self.gpu.bandwidth, self.gpu.multiprocessors, self.warm)
 
-    def _like(self, fits: tuple[Fit, ...], number: str) -> list[Fit]:
+    def _like(self, fits: tuple[Fit, ...], number: str, reads: bool) -> list[Fit]:
         """Those of the library, or of the next one, for a format, or for the one most like it that the GPU computes."""
         alike = [n for n in ALIKE.get(number, ()) if number_format(n).rate in self.gpu.peak]
         own = number_format(number).rate in self.gpu.peak or self._measured_here(number, fits)
         formats = [number, *alike] if own else alike
-        order = [self.library, *(name for name in LIBRARIES if name != self.library), "any"]
-        for wanted in (*formats, "bf16"):
-            for library in order:
-                if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
-                    beside = [f for f in BESIDE.get(wanted, ()) if number_format(f).rate in self.gpu.peak]
-                    return found + [fit for fit in fits if fit.library == library and fit.format in beside]
+        if self._widens(number) and not any((f.library, f.format) == (self.library, number) for f in fits):
+            formats = []
+        order = (self.library, *NEXT[self.library], "any")
+        alike_first = [(wanted, library) for wanted in (*formats, "bf16") for library in order]
+        if reads and self.library in WIDENING:  # what reads a cache converts it on the way
+            alike_first.sort(key=lambda pair: pair[1] == "trtllm")
+        for wanted, library in alike_first:
+            if wanted in EVERYWHERE and (found := [fit for fit in fits if fit.format == wanted]):
+                return found
+            if found := [fit for fit in fits if (fit.library, fit.format) == (library, wanted)]:
+                beside = [f for f in BESIDE.get(number, ()) if number_format(f).rate in self.gpu.peak]
+                return found + [fit for fit in fits if fit.library == library and fit.format in beside]
         return list(fits[:1])
+
+    def _widens(self, number: str) -> bool:
+        """Whether the library multiplies a weight-only format in 16 bit."""
+        rate = number_format(number).rate
+        return self.library in WIDENING and number in WIDENED and (rate == "bf16" or rate not in self.gpu.peak)
 
     def _measured_here(self, number: str, fits: tuple[Fit, ...]) -> bool:
         """Whether a format without hardware was measured on this very GPU (weights that are widened on the way)."""
@@ -162,6 +185,8 @@ class Kernels:
             one = self._in_engine(work, fit, device, model(work, fit, device))
             cost = one if cost is None else _cheaper(cost, one)
         assert cost
+        if self.warm:  # operands that the cache delivers have no floor
+            return cost._replace(floor=floor)
         beaten = larger(floor - cost.seconds, 0)  # a floor in another format than the fit's
         return cost._replace(seconds=cost.seconds + beaten, floor=floor, fixed=cost.fixed + beaten)
 

@@ -9,17 +9,31 @@ from sim.catalog_gpus import load_gpu
 from sim.catalog_models import load_model
 from sim.catalog_strategies import parse_layout
 from sim.catalog_topologies import parse_topology
+from sim.engines import ANY, Engine, engine_names, load_engine
 from sim.errors import InputError
 from sim.hardware import Gpu
 from sim.model import Model, MoeFfn
 from sim.placement import Placement
 from sim.strategy import Strategy
+from sim.tensors import Part
 from sim.topology import Topology
 from sim.validate.names import names
 from sim.validate.runs import Run
 from sim.workload import Precision
 
-FORMATS = {"bf16": "bf16", "mxfp4": "mxfp4", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_g32"}
+FORMATS = {
+    "bf16": "bf16",
+    "mxfp4": "mxfp4",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "int4_wo": "int4_g32",
+}
+
+
+def constants_of(engine: str) -> Engine:
+    """Constants of the engine that a row names, or of all of them."""
+    return load_engine(engine if engine in engine_names() else ANY)
 
 
 class Case(NamedTuple):
@@ -77,7 +91,7 @@ def precision(model: Model, weights: str, engine: str, architecture: str) -> Pre
     own = model.quantisation if model.quantisation in ("mxfp4",) else None
     given = own or FORMATS[weights]
     experts = any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds)
-    kept = None
+    kept: tuple[Part, ...] | None = None
     if experts and given == "nvfp4":
         kept = ("attention",)
     elif experts and given == "int4_g32":

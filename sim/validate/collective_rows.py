@@ -59,12 +59,14 @@ class Row(NamedTuple):
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a CSV file by column; none where there is no file."""
     if path.exists():
         with path.open(newline="") as file:
             yield from csv.DictReader(file)
 
 
 def nccl(path: Path) -> Iterator[Row]:
+    """Rows of nccl-tests; 8-bit integers are not added in the switch."""
     for r in read(path):
         n, size, op = int(r["num_gpus"]), float(r["bytes"]), r["op_name"].replace("alltoall", "all_to_all")
         message = {"all_gather": size / n, "all_to_all": size * (n - 1) / n}.get(op, size)
@@ -75,14 +77,28 @@ def nccl(path: Path) -> Iterator[Row]:
         yield Row("nccl_collectives", r["system"], op, n, message, seconds, library, label, series=series)
 
 
+UNTIL = {"vllm": "0.18", "sglang": "0.5.11"}
+"""The last measured versions, or those before the next, of which these engines' rows show the older kernels."""
+
+
+def engine_of(name: str, version: str) -> str:
+    """The engine as ``sim/data/collectives.yaml`` knows it."""
+    until = UNTIL.get(name)
+    if until is None:
+        return name
+    last = _numbers(until)
+    return f"{name}-{until}" if _numbers(version)[: len(last)] <= last else name
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
 def custom(path: Path) -> Iterator[Row]:
+    """Rows of the engines' own all-reduces."""
     for r in read(path):
         n, size, source = int(r["num_gpus"]), float(r["bytes"]), r["kernel_source"]
-        version = int(r["fw_version"].split(".")[1 if r["backend_fw"] == "vllm" else 2].split("rc")[0])
-        old = {"sglang": version < 12, "vllm": version < 19}.get(
-            r["backend_fw"]
-        )  # the same kernels, none in the switch
-        engine = "trtllm" if source.startswith("TRTLLM") else "vllm-0.14" if old else r["backend_fw"]
+        engine = "trtllm" if source.startswith("TRTLLM") else engine_of(r["backend_fw"], r["fw_version"])
         why = "launched eagerly: the host sets the time" if source.endswith("eager") else ""
         label = f"{r['backend_fw']} {r['fw_version']} {source} {n} GPUs {int(size)} B"
         seconds = float(r["latency_us"]) / 1e6
@@ -94,6 +110,7 @@ def custom(path: Path) -> Iterator[Row]:
 
 
 def payload(kind: str, dtype: str, hidden: int) -> float:
+    """Bytes of one token on the links, scales included."""
     if dtype == "default":
         dtype = "fp8" if kind == "dispatch" else "bfloat16"
     if dtype in ("nvfp4", "fp4"):
@@ -102,6 +119,7 @@ def payload(kind: str, dtype: str, hidden: int) -> float:
 
 
 def nvlink_a2a(path: Path) -> Iterator[Row]:
+    """Rows of TensorRT-LLM's exchanges for experts over NVLink."""
     for r in read(path):
         n, tokens, hidden = int(r["moe_ep_size"]), int(r["num_tokens"]), int(r["hidden_size"])
         op, source = r["op_name"].removeprefix("alltoall_"), r["kernel_source"]
@@ -121,6 +139,7 @@ def nvlink_a2a(path: Path) -> Iterator[Row]:
 
 
 def deepep(path: Path, table: str) -> Iterator[Row]:
+    """Rows of DeepEP by itself, normal or low latency: a dispatch and a combine each."""
     for r in read(path):
         nodes, tokens, hidden = int(r["node_num"]), int(r.get("num_token") or r["num_tokens"]), int(r["hidden_size"])
         n = nodes * (4 if r["system"] == "gb200" else 8)
@@ -147,6 +166,7 @@ def deepep(path: Path, table: str) -> Iterator[Row]:
 
 
 def engine_a2a(path: Path) -> Iterator[Row]:
+    """Rows of DeepEP as engines call it, with what they do around it."""
     for r in read(path):
         n, hidden, topk = int(r["ep_size"]), int(r["hidden_size"]), int(r["topk"])
         kind, backend = r["phase"], r["comm_backend"]
@@ -168,6 +188,7 @@ UNITS = {"B": 1, "KB": 1024, "MB": 1e6, "MiB": 2**20, "GiB": 2**30}
 
 
 def single(path: Path) -> Iterator[Row]:
+    """Single published figures of collectives."""
     for r in read(path):
         if r["kind"] not in ("collective", "moe-a2a", "p2p"):
             continue
@@ -214,6 +235,7 @@ def _single(r: dict[str, str]) -> Row:
 
 
 def rows(data: Path) -> list[Row]:
+    """All rows of a folder; those that cannot be predicted say why."""
     found = [*nccl(data / "nccl_collectives.csv"), *custom(data / "custom_allreduce.csv")]
     found += nvlink_a2a(data / "alltoall_nvlink_trtllm.csv")
     found += deepep(data / "deepep_ll.csv", "deepep_ll")
@@ -230,12 +252,14 @@ def rows(data: Path) -> list[Row]:
 
 @cache
 def fabric(system: str) -> Any:
+    """The fabric and the GPU of a system, ``h100_sxm`` or ``h100_sxm x4`` for four boxes."""
     name, _, nodes = system.partition(" x")
     gpu, spec = MACHINES[name]
     return parse_topology(f"cluster-{nodes}" if nodes else spec).build(load_gpu(gpu)), load_gpu(gpu)
 
 
 def collectives(row: Row, constants: FabricConstants) -> Collectives:
+    """The machine that a row was measured on, with its library."""
     built, gpu = fabric(row.system)
     constants = constants.with_chosen(**dict(row.chosen)) if row.chosen else constants
     if row.engine:

@@ -13,9 +13,9 @@ from sim.collectives import FREE, CollectiveCost, Collectives
 from sim.constants_fabric import load_fabric_constants
 from sim.hardware import Gpu
 from sim.kernels import Cost, Kernels, load_constants
+from sim.machine import Machine
 from sim.program import Work
 from sim.run import machine
-from sim.step import Machine
 from sim.topology import Topology
 from sim.validate.step_times import Plan, step_times
 

@@ -6,22 +6,25 @@ So a kernel is priced exactly as in a step: the operation says what it asks of a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 from sim.catalog_gpus import load_gpu
 from sim.catalog_strategies import parse_layout
+from sim.engines import library
 from sim.errors import InputError
 from sim.hardware import Gpu
 from sim.kernels import Kernels
+from sim.kernels.pricing import LIBRARIES
 from sim.lane import Lane
 from sim.lower import lower
 from sim.model import DenseFfn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model
 from sim.ops_compute import Attend, Project
 from sim.placement import Placement
 from sim.program import ComputeOp, Work
-from sim.validate.collective_rows import MACHINES, Row as Message, predict, single
+from sim.validate.collective_rows import MACHINES, predict, single
+from sim.validate.collective_rows import Row as Message
 from sim.validate.names import names
 from sim.validate.result import Group, Outcome
 from sim.workload import Phase, Precision, Sequences
@@ -33,11 +36,10 @@ MLA = re.compile(r"bs(\d+) ctx(\d+) heads/rank (\d+)")
 GEMM = re.compile(r"(\d+)x(\d+)x(\d+)$|M(\d+) N(\d+) K(\d+)")
 
 
-def kernel_groups(path: Path, kernels: Callable[[Gpu], Kernels], constants: object) -> list[Group]:
+def kernel_groups(
+    path: Path, rows: list[Row], kernels: Callable[[Gpu, str], Kernels], constants: object
+) -> list[Group]:
     """Attention, GEMM and collectives of ``kernels.csv``."""
-    from sim.validate.csv_rows import read_rows
-
-    rows = list(read_rows(path))
     compute = [row for row in rows if row["kind"] in ("attention", "gemm", "moe-gemm")]
     attention = tuple(_outcome(row, kernels) for row in compute if row["kind"] == "attention")
     gemm = tuple(_outcome(row, kernels) for row in compute if row["kind"] != "attention")
@@ -69,7 +71,7 @@ def known(row: Message) -> bool:
     return row.system.split(" ")[0] in MACHINES
 
 
-def _outcome(row: Row, kernels: Callable[[Gpu], Kernels]) -> Outcome:
+def _outcome(row: Row, kernels: Callable[[Gpu, str], Kernels]) -> Outcome:
     text = f"{row['operation']} {row['hardware']} {row['shape_or_size']}"
     value = float(row["value"]) if re.fullmatch(r"[\d.]+", row["value"]) else 0.0
     why, predicted = "", None
@@ -79,12 +81,18 @@ def _outcome(row: Row, kernels: Callable[[Gpu], Kernels]) -> Outcome:
         if isinstance(work, str):
             why = work
         else:
-            seconds = float(kernels(gpu).cost(work).seconds)
+            seconds = float(kernels(gpu, _library(row["operation"])).cost(work).seconds)
             predicted = 1e6 * seconds if row["unit"] == "us" else work.flops / seconds / 1e12
     except InputError as error:
         why = str(error)
     unit = row["unit"] or row["metric"]
     return Outcome(row["row_id"], text, row["source_url"], value, predicted, unit, why)
+
+
+def _library(operation: str) -> str:
+    """Whose kernel a row timed, if it says so."""
+    said = operation.lower().replace("trt-llm", "trtllm").replace("tensorrt-llm", "trtllm")
+    return library(next((name for name in LIBRARIES if name in said), ""))
 
 
 def _work(row: Row) -> Work | str:
@@ -118,7 +126,9 @@ def latent(heads: int) -> LatentAttention:
 
 def attend(attention: GroupedQueryAttention | LatentAttention, batch: int, context: int, kv: str) -> Work:
     """The attention core of one decode step."""
-    model = Model(name="one layer", hidden=1024, vocab=1024, pattern=(LayerRun(count=1, layer=Layer(attention=attention)),))
+    model = Model(
+        name="one layer", hidden=1024, vocab=1024, pattern=(LayerRun(count=1, layer=Layer(attention=attention)),)
+    )
     return operation(model, Precision(kv_cache=kv), batch, context, "decode", Attend)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from sim.machine import Machine
 from sim.serving import ServingConstants, time_per_token
-from sim.step import Machine
 from sim.validate.cases import Case
 from sim.validate.result import Group, Outcome
 from sim.validate.runs import Run
@@ -23,7 +23,7 @@ WEIGHTS = {"bf16": "bf16", "fp8": "fp8", "fp4": "nvfp4", "nvfp4": "nvfp4", "int4
 KV = {"fp8": "fp8", "bf16": "bf16", "fp8_ds_mla": "fp8_ds_mla"}
 
 
-class Unusable(ValueError):
+class UnusableError(ValueError):
     """Why a row cannot be predicted."""
 
 
@@ -37,7 +37,7 @@ def latency_group(
     for row in rows:
         try:
             runs.append(read(row))
-        except Unusable as reason:
+        except UnusableError as reason:
             why[row["row_id"]] = str(reason)
     plans = plan(runs)
     times = step_times(plans, machine)
@@ -45,7 +45,9 @@ def latency_group(
     outcomes = []
     for row in rows:
         name, measured = row["row_id"], _number(row["tpot_or_itl_ms"])
-        text = f"{row['model']} {row['gpu']} {row['engine']} tp{row['tp']} c{row['concurrency']} {row['isl']}/{row['osl']}"
+        text = (
+            f"{row['model']} {row['gpu']} {row['engine']} tp{row['tp']} c{row['concurrency']} {row['isl']}/{row['osl']}"
+        )
         predicted = None
         if name in times:
             t, run = times[name], found[name].run
@@ -56,8 +58,8 @@ def latency_group(
             predicted = 1e3 * float(time_per_token(t.step, wait, t.batch, run.osl, run.lockstep, constants))
         elif name in found:
             why[name] = found[name].why
-        reason = "" if predicted is not None else why[name]
-        outcomes.append(Outcome(name, text, row["source_url"], measured or 0.0, predicted, "ms", reason))
+        failed = "" if predicted is not None else why[name]
+        outcomes.append(Outcome(name, text, row["source_url"], measured or 0.0, predicted, "ms", failed))
     return Group("latency: time per output token", tuple(outcomes))
 
 
@@ -69,7 +71,7 @@ def _count(row: Row, key: str, default: int | None = None) -> int:
     value = _number(row[key])
     if value is None:
         if default is None:
-            raise Unusable(f"{key} is {row[key] or 'missing'!r}, not a number")
+            raise UnusableError(f"{key} is {row[key] or 'missing'!r}, not a number")
         return default
     return max(1, round(value))
 
@@ -80,19 +82,19 @@ def single(row: Row) -> Run:
 
 
 def read(row: Row) -> Run:
-    """A row as a run. Raises ``Unusable`` with the reason."""
+    """A row as a run. Raises ``UnusableError`` with the reason."""
     if _number(row["tpot_or_itl_ms"]) is None:
-        raise Unusable("the figure is not a time per output token")
+        raise UnusableError("the figure is not a time per output token")
     if row["spec_decode"] not in ("", "none"):
-        raise Unusable("speculative decoding with an acceptance that only the run knows")
+        raise UnusableError("speculative decoding with an acceptance that only the run knows")
     if not row["tp"] and not row["dp_attn"]:
-        raise Unusable("the row does not say the layout")
+        raise UnusableError("the row does not say the layout")
     sustained = row["osl"].startswith("30 s")
     isl = 1 if row["isl"] == "0" else _count(row, "isl")
     osl = SUSTAINED if sustained else _count(row, "osl")
     words = row["weights_dtype"].partition(" ")[0]
     if words not in WEIGHTS:
-        raise Unusable(f"the weights are {row['weights_dtype'] or 'not said'!r}")
+        raise UnusableError(f"the weights are {row['weights_dtype'] or 'not said'!r}")
     dp = _count(row, "dp_attn", 1)
     # the launcher's tp counts the ranks of all attention replicas
     tp = max(1, _count(row, "tp") // dp) if row["tp"] else 1

@@ -33,6 +33,11 @@ class Outcome(NamedTuple):
         return self.predicted / self.measured - 1 if self.predicted is not None else 0.0
 
 
+def failed(why: str, row: str) -> Outcome:
+    """A row of which nothing is known but why it cannot be predicted."""
+    return Outcome(row, "", "", 0.0, None, "", why)
+
+
 class Group(NamedTuple):
     """Rows of one kind."""
 
@@ -79,7 +84,7 @@ class Validation(Noun):
 
 def report(group: Group) -> GroupReport:
     """Fold the rows of a group."""
-    covered = [o for o in group.outcomes if o.predicted is not None and isfinite(o.predicted)]
+    covered = [o for o in group.outcomes if not _lost(o)]
     errors = [o.error for o in covered]
     far = sorted(covered, key=lambda o: (-abs(o.error), o.row))[:MOST_WORST]
     return GroupReport(
@@ -92,9 +97,18 @@ def report(group: Group) -> GroupReport:
         within=sum(abs(o.error) <= (o.tolerance or 0.0) for o in covered)
         if any(o.tolerance for o in group.outcomes)
         else None,
-        failures=dict(sorted(Counter(o.why for o in group.outcomes if o.predicted is None).items())),
+        failures=dict(sorted(Counter(why for o in group.outcomes if (why := _lost(o))).items())),
         worst=tuple(_worst(o) for o in far),
     )
+
+
+def _lost(o: Outcome) -> str:
+    """Why a row counts as not predicted; empty if it is."""
+    if o.predicted is None:
+        return o.why or "nothing is predicted for it"
+    if not (o.measured > 0 and isfinite(o.measured)):
+        return "what was measured is not a positive number"
+    return "" if isfinite(o.predicted) else "what is predicted is not a number"
 
 
 def _worst(o: Outcome) -> WorstRow:

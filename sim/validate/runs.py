@@ -12,6 +12,8 @@ from math import isqrt
 from statistics import median
 from typing import NamedTuple
 
+from sim.validate.csv_rows import LINE
+
 RANDOM_LENGTHS = {(1024, 1024), (1024, 8192), (8192, 1024)}
 """Lengths (in, out) of the harness whose requests differ in length."""
 RANDOM_MEAN = 0.9
@@ -79,11 +81,11 @@ def read_runs(rows: Iterable[dict[str, str]]) -> list[Run]:
     rows = list(rows)
     mixed = {_campaign(row) for row in rows if (_int(row["isl"]), _int(row["osl"])) not in RANDOM_LENGTHS}
     waits = _in_lockstep(rows)
-    return [_run(n, row, _campaign(row) not in mixed, _campaign(row) in waits) for n, row in enumerate(rows, 2)]
+    return [_run(row[LINE], row, _campaign(row) not in mixed, _campaign(row) in waits) for row in rows]
 
 
 def _in_lockstep(rows: list[dict[str, str]]) -> set[tuple[str, ...]]:
-    """Campaigns whose time to the first token grows at least by half of what the load does, from its least to its most."""
+    """Campaigns whose time to the first token grows, between least and most load, by half of what the load does."""
     series: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row in rows:
         layout = (row["tp_size"], row["attention_dp_size"], row["moe_ep_size"], row["isl"], row["osl"])
@@ -107,7 +109,7 @@ def _int(text: str) -> int:
     return int(float(text)) if text else 0
 
 
-def _run(line: int, row: dict[str, str], random: bool, lockstep: bool) -> Run:
+def _run(line: str, row: dict[str, str], random: bool, lockstep: bool) -> Run:
     tp, dp = _int(row["tp_size"]), _int(row["attention_dp_size"])
     moe_tp, moe_ep = _int(row["moe_tp_size"]) or 1, _int(row["moe_ep_size"]) or 1
     group, said = moe_tp * moe_ep, row["attention_dp_size"] != ""
@@ -153,4 +155,3 @@ def _run(line: int, row: dict[str, str], random: bool, lockstep: bool) -> Run:
         repaired=repaired,
         unusable=unusable,
     )
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -166,7 +167,7 @@ def _queues(runs: list[Run]) -> dict[str, str]:
     found: dict[str, str] = {}
     for members in _grouped(runs, _series).values():
         ordered = sorted(members, key=lambda r: r.concurrency or 0)
-        for before, run in zip(ordered, ordered[1:], strict=False):
+        for before, run in pairwise(ordered):
             doublings = max(1.0, (run.concurrency or 1) / (before.concurrency or 1) / 2)
             if run.ttft > QUEUE_JUMP * doublings * before.ttft or before.name in found:
                 found[run.name] = "TTFT jumps with the load"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
+from sim.machine import Machine
 from sim.serving import ServingConstants, time_per_token, time_to_first_token
-from sim.step import Machine
 from sim.validate.cases import Case
 from sim.validate.floors import floors
 from sim.validate.names import names
@@ -29,7 +29,7 @@ def predict(run: Run, times: Times, constants: ServingConstants) -> Prediction:
     base = (times.step, times.prefill, times.batch)
     per_token = float(time_per_token(*base, osl, run.lockstep, constants))
     waiting = max(0, -(-(run.concurrency or 0) // run.dp) - times.batch)
-    first = float(time_to_first_token(*base, isl, osl, run.lockstep, waiting, constants))
+    first = float(time_to_first_token(*base, isl, osl, run.lockstep, waiting, constants, run.random))
     return Prediction(per_token, first)
 
 

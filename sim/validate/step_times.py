@@ -13,9 +13,9 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.lane import Lane
-from sim.step import Machine
+from sim.machine import Machine
 from sim.sweep import sweep
-from sim.validate.cases import Case, case
+from sim.validate.cases import Case, case, constants_of
 from sim.validate.runs import Run
 from sim.workload import Sequences
 
@@ -37,10 +37,10 @@ class Times(NamedTuple):
 
 
 def capacity(item: Case, isl: float, osl: float) -> int:
-    """Sequences of this length that fit beside the weights on one attention replica."""
+    """Sequences of this length that run beside the weights on one attention replica."""
+    length = int(isl + constants_of(item.engine).serving.reserved * osl)
     placement = item.placement
-    lane = Lane(0, placement.cut, Sequences(((placement.cut.sequence_groups, int(isl + osl)),)), "decode", 1,
-                item.precision)
+    lane = Lane(0, placement.cut, Sequences(((placement.cut.sequence_groups, length),)), "decode", 1, item.precision)
     each = placement.kv_bytes(0, lane)
     room = item.gpu.memory_bytes * (1 - RESERVE) - sum(placement.weights(0, 0).values())
     return max(1, int(room / each))

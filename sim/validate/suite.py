@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 
 from sim.validate.cases import Case, case
 from sim.validate.memory_rows import GIB, kv_bytes, layout, memory_precision, shape
-from sim.validate.result import Group, Outcome
+from sim.validate.result import Group, Outcome, failed
 from sim.validate.runs import Run
 
 Row = dict[str, str]
@@ -41,7 +42,10 @@ def suite_group(
         suite, allowed = row["suite_id"], tolerance(row["suggested_tolerance"])
         special = SPECIAL.get(suite)
         if special:
-            found += special(suite, known, memory, latency, step)
+            try:
+                found += special(suite, known, memory, latency, step)
+            except KeyError as missing:
+                found.append(failed(f"row {missing.args[0]} that it is about is missing", suite))
             continue
         for name in (row["primary_row"], *filter(None, row["companion_rows"].split(";"))):
             found.append(_of(suite, name, allowed, known, memory, latency))
@@ -151,10 +155,11 @@ def _sharded_latent(
     return found
 
 
-def _crossing(lines: list[list[tuple[int, float]]]) -> float | None:
+def _crossing(lines: list[list[tuple[float, float]]]) -> float | None:
     """Where the second of two lines through the same contexts falls below the first."""
-    gaps = [(c, b - a) for (c, a), (_, b) in zip(*lines, strict=True)]
-    for (left, before), (right, after) in zip(gaps, gaps[1:], strict=False):
+    one, other = lines
+    gaps = [(c, b - a) for (c, a), (_, b) in zip(one, other, strict=True)]
+    for (left, before), (right, after) in pairwise(gaps):
         if before > 0 >= after:
             return left + (right - left) * before / (before - after)
     return None
