@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 
 from sim.errors import LayoutError, ScenarioError
-from sim.replays.fleet import NoRoomError, Fleet, Place, fleet
+from sim.replays.fleet import Fleet, NoRoomError, Place, fleet
 from sim.replays.gaps import Gaps
 from sim.replays.loop import Log
 from sim.replays.requests import Slo, Work, build
@@ -61,9 +61,7 @@ def replay(
     from sim import __version__
 
     if scenario.requests is None:
-        raise ScenarioError(
-            "says no requests; write for example requests: {rate: 10, input: 4k, output: 500}"
-        )
+        raise ScenarioError("says no requests; write for example requests: {rate: 10, input: 4k, output: 500}")
     layouts = scenario.layouts
     if layout is not None:
         layouts = (scenario.layout(layout) if isinstance(layout, str) else layout,)

@@ -89,7 +89,9 @@ def tokens_of_a_group(place: Place, placement: Placement, budget: int) -> int:
             tokens -= int(max(0, extra) / (memory.kv_bytes / 1024))
     if tokens < 1:
         need, have = memory.total_bytes - memory.kv_bytes, memory.capacity_bytes
-        raise NoRoomError(f"{placement.strategy.label}: needs {format_bytes(need)} of {format_bytes(have)} without a cache")
+        raise NoRoomError(
+            f"{placement.strategy.label}: needs {format_bytes(need)} of {format_bytes(have)} without a cache"
+        )
     return min(tokens, MOST_TOKENS)
 
 

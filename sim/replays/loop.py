@@ -307,7 +307,7 @@ class Loop:
         inbound, transfer = lane.inbound, self.transfer
         while inbound and lane.expect(inbound[0]):
             request = inbound.popleft()
-            source, _ = request.source  # type: ignore[misc]
+            source, _ = request.source
             seconds = transfer.seconds(request.cached) if transfer else 0.0
             layers = transfer.layers if transfer else 1
             ports = self.ports

@@ -86,9 +86,7 @@ class Requests(Noun):
         if self.turns > 1 and self.trace is not None:
             raise ValueError("turns are drawn; a trace has its own")
         if self.turns > 1 and self.concurrency:
-            raise ValueError(
-                "turns follow each other by themselves; say the rate of conversations, not concurrency"
-            )
+            raise ValueError("turns follow each other by themselves; say the rate of conversations, not concurrency")
         return self
 
 

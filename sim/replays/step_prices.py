@@ -166,4 +166,4 @@ class StepPrices:
         held = max(
             self.placement.kv_bytes(stage, lane) for stage in range(len(self.placement.stages)) for lane in lanes
         )
-        return held / SQUARE
+        return float(held / SQUARE)

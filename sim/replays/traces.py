@@ -3,7 +3,7 @@
 ==================== ========================================================================================
 ``mooncake``         JSONL: timestamp (ms), input_length, output_length, hash_ids of 512-token blocks (FAST 2025)
 ``azure``            CSV: TIMESTAMP with seven decimals, ContextTokens, GeneratedTokens (Azure LLM traces 2023, 2024)
-``burstgpt``         CSV: Timestamp (s), Request tokens, Response tokens; rows without a response failed and are left out
+``burstgpt``         CSV: Timestamp (s), Request tokens, Response tokens; rows without a response are left out
 ``sharegpt``         JSON: conversations of human and gpt turns; tokens are estimated from characters
 ``lengths``          CSV or JSONL: input and output tokens of each request
 ``vllm``             JSON of ``vllm bench serve --save-detailed``: input_lens, output_lens, start_times
