@@ -41,6 +41,21 @@ def add_to(app: typer.Typer, terminal: Terminal) -> None:
         """
         return lambda: _replay(file, layout, json, csv, jsonl, until, terminal)
 
+    @app.command(
+        short_help="Find the cheapest deployments that keep an SLO.",
+        epilog="Example: shardwise plan plan_llama_70b",
+    )
+    def plan(
+        file: Annotated[str, _FILE],
+        json: Annotated[bool, _JSON] = False,
+        csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per deployment.")] = False,
+    ) -> Action:
+        """Search layouts and numbers of instances for the fewest GPUs that keep the SLO of a scenario.
+
+        Ctrl-C ends the search; what was found until then is shown, with exit code 130.
+        """
+        return lambda: _plan(file, json, csv, terminal)
+
 
 def _replay(
     file: str, tag: str | None, json: bool, csv: bool, jsonl: bool, until: float | None, terminal: Terminal
@@ -63,6 +78,21 @@ def _replay(
     return render_replay(result, scenario, *terminal()), code
 
 
+def _plan(file: str, json: bool, csv: bool, terminal: Terminal) -> tuple[str, int]:
+    from sim.planning import plan
+    from sim.render_plan import plan_csv, plan_json, render_plan
+    from sim.run import load
+
+    if json and csv:
+        raise InputError("--json and --csv exclude each other")
+    with progress_bar() as advance:
+        result = plan(load(file), advance)
+    code = 0 if result.complete else INTERRUPTED
+    if json or csv:
+        return plan_json(result) if json else plan_csv(result), code
+    return render_plan(result, *terminal()), code
+
+
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], Any] | None]:
     """A bar on stderr where that is a terminal: called with what is done, how much of it, and how much there is."""
@@ -73,11 +103,11 @@ def progress_bar() -> Iterator[Callable[[str, int, int], Any] | None]:
     from rich.progress import Progress, TaskID
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
+        task: list[TaskID] = []
 
         def advance(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total)
-            bar.update(tasks[name], completed=done, total=total)
+            if not task:
+                task.append(bar.add_task(name, total=total))
+            bar.update(task[0], description=name, completed=done, total=total)
 
         yield advance

@@ -112,8 +112,7 @@ def replay_json(result: ReplayResult) -> str:
 
 def replay_csv(result: ReplayResult) -> str:
     """One row per layout; keys of the JSON joined by dots."""
-    rows = [_flat(one.model_dump(mode="json", exclude={"queue"})) for one in result.layouts]
-    return _csv(rows)
+    return to_rows([one.model_dump(mode="json", exclude={"queue"}) for one in result.layouts])
 
 
 def replay_jsonl(result: ReplayResult) -> str:
@@ -131,9 +130,12 @@ def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def to_rows(items: list[dict[str, Any]]) -> str:
+    """CSV of nested dictionaries, with keys joined by dots; nothing for no items."""
+    rows = [_flat(item) for item in items]
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    names = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(text, fieldnames=list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

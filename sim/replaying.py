@@ -152,7 +152,7 @@ def report_of(
         output_tokens_per_s_per_gpu=out / made.gpus,
         goodput=None if good is None else float(good.sum()) * per_s,
         good_share=None if good is None else float(good.mean()) if len(good) else 0.0,
-        slo_met=met(slo, ttft, tpot, e2e) and not log.refused if slo else None,
+        slo_met=met(slo, ttft, tpot, e2e) and not log.refused and not log.stopped if slo else None,
         preemptions=sum(engine.preemptions for engine in engines),
         prefix_hit_rate=float(np.frombuffer(log.hit, dtype=np.int64).sum() / max(prompts.sum(), 1)),
         in_system=log.in_system / span,
@@ -164,7 +164,9 @@ def report_of(
         kv_peak=max(lane.peak / lane.pool.total for engine in engines for lane in engine.lanes),
         transferred_bytes=getattr(loop.transfer, "sent", 0.0),
         steps=sum(engine.steps for engine in engines),
+        largest_batch=max(engine.largest for engine in loop.engines),
         stopped=log.stopped,
+        interrupted=log.interrupted,
         wall_s=time.perf_counter() - begun if begun is not None else 0.0,
         queue=tuple(
             Moment(time_s=s.time, waiting=s.waiting, running=s.running, kv_occupancy=s.kv) for s in log.samples

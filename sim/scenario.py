@@ -26,6 +26,7 @@ from sim.explain import explain, show, unknown_key
 from sim.hardware import Gpu
 from sim.model import Model
 from sim.noun import Noun
+from sim.planner.settings import PlanSettings
 from sim.replays.fleet import Disaggregation
 from sim.replays.requests import Requests, Slo
 from sim.replays.scheduler import Scheduler
@@ -35,7 +36,7 @@ from sim.topology import Topology
 from sim.workload import Precision, Workload
 
 REQUIRED = ("model", "gpu", "workload", "layouts")
-SERVING = ("requests", "scheduler", "slo", "disaggregation")
+SERVING = ("requests", "scheduler", "slo", "disaggregation", "plan")
 SIMPLE = ("name", "description", "usable_memory", "granularity")
 
 
@@ -75,6 +76,8 @@ class Scenario(Noun):
     """What requests must keep."""
     disaggregation: Disaggregation | None = None
     """Prefill on instances of their own."""
+    plan: PlanSettings | None = None
+    """What ``plan`` searches."""
 
     @field_validator("name", "description")
     @classmethod

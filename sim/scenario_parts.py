@@ -19,6 +19,7 @@ from sim.hardware import Gpu
 from sim.machine import assemble
 from sim.model import Model
 from sim.noun import Noun
+from sim.planner.settings import PlanSettings
 from sim.replays.fleet import Disaggregation
 from sim.replays.requests import Requests, Slo, typical
 from sim.replays.scheduler import parse_scheduler
@@ -112,6 +113,7 @@ class Parts:
         return {
             "requests": self.part("requests", data.get("requests"), lambda v: _requests(v, self.base)),
             "scheduler": self.part("scheduler", data.get("scheduler"), parse_scheduler),
+            "plan": self.part("plan", data.get("plan"), lambda v: noun(PlanSettings, v)),
             "slo": self.part("slo", data.get("slo"), lambda v: noun(Slo, v)),
             "disaggregation": self.part(
                 "disaggregation", data.get("disaggregation"), lambda v: noun(Disaggregation, v)

@@ -94,6 +94,8 @@ class Engine:
         """Whether the step has had to preempt; the scheduler looks again right after it."""
         self.seconds_busy = 0.0
         self.preemptions = 0
+        self.largest = 0
+        """Requests that decoded at once, at most."""
         self.steps = 0
         self.sizes = rules.sizes()
         self.padded = _padding(self.sizes)
@@ -337,6 +339,7 @@ class Engine:
         running = 0
         for lane in self.lanes:
             running += lane.count
+        self.largest = max(self.largest, running)
         series = self.series
         old = running
         if series is None or series.steps == 1:

@@ -193,23 +193,41 @@ def fleet(
         If an instance has no room for a cache.
     """
     decode = instance(place, layout, rules, longest)
+    prefill = instance(place, disaggregation.prefill, rules, longest) if disaggregation else None
+    workers = disaggregation.prefill.replicas if disaggregation else 0
+    layerwise = not disaggregation or disaggregation.transfer == "layerwise"
+    return fleet_of(place, decode, layout.replicas, rules, grain, router, prefill, workers, layerwise, stepwise, check)
+
+
+def fleet_of(
+    place: Place,
+    decode: Instance,
+    count: int,
+    rules: Scheduler,
+    grain: int = 0,
+    router: Router = "least_loaded",
+    prefill: Instance | None = None,
+    workers: int = 0,
+    layerwise: bool = True,
+    stepwise: bool = False,
+    check: bool = False,
+) -> Fleet:
+    """``count`` instances that decode, and ``workers`` that only prefill."""
     engines = [
         engine(decode.prices, rules, decode.blocks, decode.groups, decode.gpus, grain, stepwise=stepwise)
-        for _ in range(layout.replicas)
+        for _ in range(count)
     ]
-    gpus = decode.gpus * layout.replicas
-    prefill, transfer = None, None
-    workers: list[Engine] = []
-    if disaggregation:
-        prefill = instance(place, disaggregation.prefill, rules, longest)
-        count = disaggregation.prefill.replicas
-        workers = [
+    gpus = decode.gpus * count
+    fronts: list[Engine] = []
+    transfer = None
+    if prefill:
+        fronts = [
             engine(prefill.prices, rules, prefill.blocks, prefill.groups, prefill.gpus, grain, True, stepwise)
-            for _ in range(count)
+            for _ in range(workers)
         ]
-        gpus += prefill.gpus * count
-        transfer = KvTransfer(place, prefill, decode, disaggregation.transfer == "layerwise")
-    loop = Loop(engines, workers, router, transfer, front_end(), check)
+        gpus += prefill.gpus * workers
+        transfer = KvTransfer(place, prefill, decode, layerwise)
+    loop = Loop(engines, fronts, router, transfer, front_end(), check)
     return Fleet(loop, gpus, decode, prefill)
 
 

@@ -74,10 +74,18 @@ class Log:
         self.preemptions = array("q", [0]) * count
         self.refused: list[int] = []
         self.samples: list[Sample] = []
-        self.stopped = False
+        self.stopped = self.interrupted = False
         self.now = 0.0
         self.in_system = 0.0
         """Integral of the number of requests in the system over time."""
+
+
+class Patience(NamedTuple):
+    """How many requests may miss one of two limits (seconds) before a run is given up."""
+
+    ttft: float
+    tpot: float
+    most: float
 
 
 class Loop:
@@ -115,6 +123,9 @@ class Loop:
         self.number = 0
         self.turn = 0
         self.ports: dict[int, float] = {}
+        self.patience: Patience | None = None
+        """When the run is given up."""
+        self.late = self.slow = 0
         self.journal: list[tuple[str, int, float]] | None = None
         """Events with the number of the request and the time, where a test wants them."""
 
@@ -165,10 +176,13 @@ class Loop:
                     position += 1
                 else:
                     break
+                if self.patience and max(self.late, self.slow) > self.patience.most:
+                    log.stopped = True
+                    break
                 if progress is not None and not self.number & 4095:
                     progress(self.answered)
         except KeyboardInterrupt:
-            log.stopped = True
+            log.stopped = log.interrupted = True
         return log
 
     def _clock(self, time: float) -> None:
@@ -251,12 +265,16 @@ class Loop:
             for request in first:
                 log.first[request.index] = time
                 log.hit[request.index] = request.hit
+                if self.patience and time - log.arrival[request.index] > self.patience.ttft:
+                    self.late += 1
                 self._note("first", request, time)
                 if request.source is not None:
                     self._send(request, time)
             for request in ended:
                 log.end[request.index] = time
                 log.preemptions[request.index] = request.preemptions
+                if self.patience and time - log.first[request.index] > self.patience.tpot * (request.output - 1):
+                    self.slow += 1
                 self._note("end", request, time)
                 self._leave(request, time)
                 self.answered += 1

@@ -91,7 +91,11 @@ class ReplayReport(Noun):
     """Largest share of a group's KV blocks in use."""
     transferred_bytes: float = 0.0
     steps: int = 0
+    largest_batch: int = 0
+    """Requests that one instance decoded at once, at most, over all its groups."""
     stopped: bool = False
+    interrupted: bool = False
+    """Stopped from the keyboard."""
     wall_s: float = 0.0
     """Seconds that the simulation took; the only figure that differs from run to run."""
     queue: tuple[Moment, ...] = ()

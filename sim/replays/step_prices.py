@@ -70,7 +70,7 @@ class StepPrices:
 
     def _together(self, batch: int) -> list[int]:
         """Batches that are tabulated along with one: the padded ones, or its neighbours."""
-        if self.padded and batch <= self.padded[-1]:
+        if batch in self.padded:
             return self.padded
         first = (batch - 1) // BATCHES * BATCHES + 1
         return [*range(first, first + BATCHES)]
