@@ -1,7 +1,8 @@
 """The cheapest deployments that serve a scenario's requests within its SLO: ``plan(scenario) -> PlanResult``.
 
-All layouts times all numbers of instances are ordered by their GPUs and replayed in this order, except those that a safe
-bound (``sim.planner.bounds``) rules out. So nothing cheaper than an answer was passed over, as far as replays tell.
+All layouts times all numbers of instances are ordered by their GPUs and replayed in this order, except those that a
+safe bound (``sim.planner.bounds``) rules out. So no deployment with fewer GPUs than an answer was passed over, as far as
+replays tell. Once a layout serves with some number of instances, larger numbers of it are not tried.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ class Candidate(NamedTuple):
     slack: float
     """How far the bound is above the rate; the larger, the likelier it works."""
     decode: Layout
-    count: int
+    instances: int
     prefill: Layout | None = None
     workers: int = 0
 
     @property
     def tag(self) -> str:
         """Of the layouts and their numbers."""
-        own = f"{self.count} x {self.decode.strategy.label}"
+        own = f"{self.instances} x {self.decode.strategy.label}"
         return f"{self.workers} x {self.prefill.strategy.label} prefill + {own} decode" if self.prefill else own
 
 
@@ -137,7 +138,7 @@ class Search:
     def replay(self, candidate: Candidate, factor: float = 1.0) -> ReplayReport:
         """Replay the requests, arriving ``factor`` times as fast; stopped when too many have missed the SLO."""
         work = self.work if factor == 1.0 else self._faster(factor)
-        layout = candidate.decode.strategy.model_copy(update={"replicas": candidate.count})
+        layout = candidate.decode.strategy.model_copy(update={"replicas": candidate.instances})
         pools = None
         if candidate.prefill:
             front = candidate.prefill.strategy.model_copy(update={"replicas": candidate.workers})
@@ -182,9 +183,9 @@ class Search:
         return Deployment(
             tag=candidate.tag,
             gpus=candidate.gpus,
-            layout=_written(candidate.decode.strategy, candidate.count),
+            layout=_written(candidate.decode.strategy, candidate.instances),
             prefill=_written(front.strategy, candidate.workers) if front else None,
-            ratio=f"{candidate.workers}:{candidate.count}" if front else "",
+            ratio=f"{candidate.workers}:{candidate.instances}" if front else "",
             cost_per_hour=hourly,
             cost_per_million_output_tokens=1e6 * hourly / per_token if hourly and per_token else None,
             largest_batch=report.largest_batch,
@@ -261,4 +262,3 @@ def plan(scenario: Scenario, progress: Progress | None = None) -> PlanResult:
         wall_s=time.perf_counter() - begun,
         resolved=scenario.resolved(),
     )
-

@@ -73,8 +73,7 @@ def _findings(result: PlanResult) -> Iterable[str]:
         yield f"{d.tag}: at twice the rate breaks {d.breaks_first}"
     passed = f"{result.ruled_out:,} of {result.considered:,} deployments ruled out without a replay"
     yield f"{passed}; {result.replayed:,} replays"
-    for reason in result.reasons[:8]:
-        yield reason
+    yield from result.reasons[:8]
     if not result.complete:
         yield "stopped: deployments that are not shown may cost less"
 

@@ -176,7 +176,7 @@ def test_back_pressure_holds_prompts_where_they_were_computed():
     work = stream(np.random.default_rng(0), rate=200, prompt=600, output=200)
     made, _ = run({"blocks": 60, "engines": 1, "prefill": 2}, work)
     free, _ = run({"blocks": 6000, "engines": 1, "prefill": 2}, work)
-    waits = [dict((i, t) for w, i, t in one.journal if w == "first") for one in (made, free)]
+    waits = [{i: t for w, i, t in one.journal if w == "first"} for one in (made, free)]
     assert sum(waits[0].values()) > 2 * sum(waits[1].values())
 
 

@@ -1,12 +1,12 @@
-"""What no instance of a layout can beat, from its step prices alone. Every bound is safe: it may promise too much, never
-too little, so that what it rules out cannot work.
+"""What no instance of a layout can beat, from its step prices alone. Every bound is safe: it may promise too much,
+never too little, so that what it rules out cannot work.
 
 * A request that is alone waits for its own prefill and then for its own decode steps. Other requests only add to that.
   If those that have at least the lengths that a share of (100 - percentile) % reaches miss the SLO alone, too many do.
 * Steps hand out tokens: a decode step of b sequences gives b tokens and takes at least the time it takes at the
   shortest context; a prefill step of n tokens takes at least the time of its linear part. Mixed steps overlap the
-  linear parts of both, at best wholly, and never the attention of decodes with anything else. So the rate of requests is
-  at most one over the longer of the two times per request.
+  linear parts of both, at best wholly. So the rate of requests is at most one over the longer of the two times per
+  request.
 """
 
 from __future__ import annotations
