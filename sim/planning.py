@@ -1,8 +1,8 @@
 """The cheapest deployments that serve a scenario's requests within its SLO: ``plan(scenario) -> PlanResult``.
 
 All layouts times all numbers of instances are ordered by their GPUs and replayed in this order, except those that a
-safe bound (``sim.planner.bounds``) rules out. So no deployment with fewer GPUs than an answer was passed over, as far as
-replays tell. Once a layout serves with some number of instances, larger numbers of it are not tried.
+safe bound (``sim.planner.bounds``) rules out. So no deployment with fewer GPUs than an answer was passed over, as
+far as replays tell. Once a layout serves with some number of instances, larger numbers of it are not tried.
 """
 
 from __future__ import annotations

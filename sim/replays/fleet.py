@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from pydantic import SerializeAsAny, field_validator
+from pydantic import SerializeAsAny, field_serializer, field_validator
 
 from sim.catalog_strategies import parse_layout
 from sim.engines import ANY, load_engine
@@ -40,7 +40,14 @@ class Disaggregation(Noun):
     @field_validator("prefill", mode="before")
     @classmethod
     def _layout(cls, value: Any) -> Strategy:
-        return value if isinstance(value, Strategy) else parse_layout(value)
+        try:
+            return value if isinstance(value, Strategy) else parse_layout(value)
+        except LayoutError as error:
+            raise LayoutError([p._replace(key=f"prefill.{p.key}".rstrip(".")) for p in error.problems]) from None
+
+    @field_serializer("prefill")
+    def _as_written(self, layout: Strategy) -> dict[str, Any]:
+        return {"strategy": layout.kind, **layout.model_dump(mode="json", exclude_none=True)}
 
 
 class Place(NamedTuple):
