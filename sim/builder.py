@@ -98,6 +98,13 @@ class Builder(ComputeBuilder):
         y = x._replace(name=f"{x.name}.lse", dims=x.dims[:1], shares=(), stacked=x.shares)
         return self._issue(comm.AllGatherStatistics(self.named("all_gather_lse"), (x,), (y,), x.shares))
 
+    def gather_candidates(self, x: Value) -> Value:
+        """The tokens that each rank's part of an index picked, on every rank of the group."""
+        if not x.shares:
+            return x
+        y = x._replace(name=f"{x.name}.gathered", shares=(), stacked=x.shares)
+        return self._issue(comm.AllGatherCandidates(self.named("all_gather_index"), (x,), (y,), x.shares))
+
     def gather_shares(self, x: Value, statistics: int) -> Value:
         """Softmax shares of the group side by side on its first rank."""
         if not x.shares:

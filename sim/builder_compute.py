@@ -47,6 +47,8 @@ class ComputeBuilder:
         self.mesh = cut.mesh
         self.ops: list[Op] = []
         self._section = ""
+        self.output_gate: Value | None = None
+        """The gate that the attention's output waits for."""
         self.tensors = {t.name: t for t in model.tensors(layer)}
 
     # -- bookkeeping -------------------------------------------------------------------------------------
@@ -173,22 +175,25 @@ class ComputeBuilder:
         if missing:
             raise self.fail(op, f"{tensor.name} is held only where {', '.join(missing)}, but {x.name} is everywhere")
 
-    def project(self, x: Value, weights: list[str], name: str) -> list[Value]:
-        """One GEMM with one or several weights; a sum is owed over the axes that split what is contracted."""
-        self.whole(name, x)
-        attention = self.layer.attention if self.layer else None
+    def project(self, x: Value, weights: list[str], name: str, owed: bool = False) -> list[Value]:
+        """One GEMM with one or several weights; a sum is owed over the axes that split what is contracted.
+
+        With ``owed`` a sum that ``x`` owes is still owed afterwards, because a product is linear.
+        """
+        self.whole(name, x._replace(partial=()) if owed else x)
+        mixer = self.layer.mixer if self.layer else None
         made, shapes = [], []
         for weight in weights:
             tensor = self.tensors[weight]
             self._held(name, tensor, x)
-            dims = [self.cut.dim(role, size, attention) for role, size in tensor.dims]
+            dims = [self.cut.dim(role, size, mixer) for role, size in tensor.dims]
             if dims[-1].role == x.dims[0].role:
                 dims.reverse()  # embedding tables list the vocabulary first
             taken, out = dims[: len(x.dims)], dims[len(x.dims) :]
             for mine, theirs in zip(x.dims, taken, strict=True):
                 if mine.size != theirs.size or mine.axes != theirs.axes:
                     raise self.fail(name, f"{x.name} has {show_dim(mine)} where {weight} has {show_dim(theirs)}")
-            partial = self.mesh.real(tuple(a for d in taken for a in d.axes))
+            partial = x.partial or self.mesh.real(tuple(a for d in taken for a in d.axes))
             renamed = tuple(d._replace(role="heads") if d.role.endswith("_heads") else d for d in out)
             made.append(x._replace(name=self.named(weight), dims=renamed, partial=partial))
             shapes.append(tensor)
@@ -253,22 +258,41 @@ class ComputeBuilder:
         self.ops.append(compute.ExpandLatent(self.named("kv_b"), (latent,), (y,), attention, weights))
         return y
 
-    def select(self, queries: Value) -> None:
-        """The tokens that an indexer picks; which ones is not followed, only how many."""
+    def index(self, queries: Value, keys: Value, weights: Value) -> Value:
+        """The best tokens of the index keys that are here: (score, token) of each; a share where they are split.
+
+        Which tokens a rank then attends lies in its memory, like its cache, until the next index picks others.
+        """
         assert self.layer
         assert isinstance(self.layer.attention, LatentAttention)
-        picked = queries._replace(name=self.named("picked"), dims=(Dim("picked", 1),))
-        self.ops.append(compute.Index(self.named("index"), (queries,), (picked,), self.layer.attention))
+        assert self.layer.attention.index
+        self.whole("index", queries, keys, weights)
+        for x in (queries, keys):
+            self._own_sequences("index", x)
+        shares = () if self.cut.whole_index else self.mesh.real(self.cut.kv_axes)
+        dims = (Dim("candidates", self.layer.attention.index.top_k), Dim("pair", 2))
+        found = queries._replace(name=self.named("candidates"), dims=dims, shares=shares)
+        op = compute.Index(self.named("index"), (queries, keys, weights), (found,), self.layer.attention)
+        self.ops.append(op)
+        return found
 
-    def recur(self, q: Value, k: Value, v: Value, z: Value, gates: Value) -> Value:
+    def pick(self, candidates: Value) -> None:
+        """The best of everybody's candidates are what attention then reads."""
+        if candidates.shares:
+            raise self.fail("pick", f"{candidates.name} are those of one rank, not of all that share the sequence")
+        if candidates.stacked:
+            picked = candidates._replace(name=self.named("picked"), stacked=())
+            self.ops.append(compute.Pick(self.named("pick"), (candidates,), (picked,)))
+
+    def recur(self, q: Value, k: Value, v: Value, z: Value, gates: Value, *decay: Value) -> Value:
         """State of linear attention: convolution, update, read-out and gated norm."""
         assert self.layer
         assert self.layer.linear
-        self.whole("recur", q, k, v, z, gates)
+        self.whole("recur", q, k, v, z, gates, *decay)
         for x in (q, v):
             self._own_sequences("recur", x)
         y = v._replace(name=self.named("read"))
-        self.ops.append(compute.Recur(self.named("recur"), (q, k, v, z, gates), (y,), self.layer.linear))
+        self.ops.append(compute.Recur(self.named("recur"), (q, k, v, z, gates, *decay), (y,), self.layer.linear))
         return y
 
     def merge(self, x: Value) -> Value:
@@ -294,6 +318,15 @@ class ComputeBuilder:
         self.whole("activation", x)
         y = x._replace(name=f"{x.name}.activated", dims=x.dims[-1:])
         self.ops.append(compute.Activate(self.named("activation"), (x,), (y,)))
+        return y
+
+    def gate(self, x: Value, gate: Value) -> Value:
+        """Each head's output times the sigmoid of its gate."""
+        self.whole("gate", x, gate)
+        if (x.dims[0], x.tokens, x.chunk) != (gate.dims[0], gate.tokens, gate.chunk):
+            raise self.fail("gate", f"{x.name} has {show_dim(x.dims[0])}, {gate.name} {show_dim(gate.dims[0])}")
+        y = x._replace(name=f"{x.name}.gated")
+        self.ops.append(compute.Gate(self.named("gate"), (x, gate), (y,)))
         return y
 
     def add(self, x: Value, y: Value) -> Value:

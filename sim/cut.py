@@ -11,18 +11,28 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from sim.mesh import Mesh
-from sim.model import Attention, TensorShape
+from sim.model import Attention, Mixer, TensorShape
 from sim.ownership import Ownership
 
 Only = tuple[tuple[str, int], ...]
 EVERYWHERE: Only = ()
 ExpertPlacement = Literal["linear", "round_robin"]
+_FOLLOWS = {"kv_heads": "attention_heads", "state_keys": "state_heads"}
+"""Heads that serve others are where those are."""
+_ELSE = {
+    "uk_heads": "q_heads",
+    "uv_heads": "o_heads",
+    "state_heads": "attention_heads",
+    "state_keys": "attention_heads",
+}
+"""A role that a strategy does not name is split as this one."""
 
 
 class Dim(NamedTuple):
     """One feature dimension: its role, global size, and the axes it is split over (outermost first).
 
-    ``serves`` marks KV heads: that many query heads each; a rank has those that its query heads need.
+    ``serves`` marks KV heads: that many query heads each; a rank has those that its query heads need. The key heads of
+    linear attention serve its value heads in the same way.
     """
 
     role: str
@@ -53,17 +63,17 @@ class Cut:
     ownership: Ownership = field(default_factory=Ownership)
     holds: Callable[[TensorShape], Only] = lambda tensor: EVERYWHERE
     redundant_experts: int = 0
+    whole_index: bool = False
+    """The keys of a sparse index are whole on every rank that shares a sequence's tokens, not shared like them."""
     expert_placement: ExpertPlacement = "linear"
 
     def axes(self, role: str) -> tuple[str, ...]:
         """The axes that split a role, without those of size 1."""
         found = self._axes.get(role)
         if found is None:
-            named = self.roles.get("attention_heads" if role == "kv_heads" else role)
-            if named is None and role in ("uk_heads", "uv_heads"):
-                named = self.roles.get("q_heads" if role == "uk_heads" else "o_heads")
-            if named is None and role in ("state_heads", "state_keys"):
-                named = self.roles.get("attention_heads")
+            named = self.roles.get(_FOLLOWS.get(role, role))
+            if named is None and role in _ELSE:
+                named = self.roles.get(_ELSE[role])
             found = self._axes[role] = self.trim(named or ())
         return found
 
@@ -95,12 +105,12 @@ class Cut:
         """Axes without those of size 1."""
         return tuple(a for a in axes if self.mesh.axes[a].size > 1)
 
-    def dim(self, role: str, size: int, attention: Attention | None = None) -> Dim:
-        """The dimension as this cut splits it; KV heads need the attention they belong to."""
+    def dim(self, role: str, size: int, mixer: Mixer | None = None) -> Dim:
+        """The dimension as this cut splits it; heads that serve others need the attention they belong to."""
         if role == "experts":
             size += self.redundant_experts
-        if role == "kv_heads" and attention is not None:
-            return Dim(role, size, self.axes(role), attention.query_heads // size)
+        if role in _FOLLOWS and mixer is not None:
+            return Dim(role, size, self.axes(role), mixer.served_heads // size)
         return Dim(role, size, self.axes(role))
 
     def slot_table(self, experts: int) -> tuple[int, ...]:
@@ -138,11 +148,11 @@ class Cut:
         """Start and length of the KV heads that serve the query heads of ``rank``."""
         return self.range(self.dim("kv_heads", attention.cached_heads, attention), rank)
 
-    def local(self, tensor: TensorShape, attention: Attention | None, rank: int) -> int:
+    def local(self, tensor: TensorShape, mixer: Mixer | None, rank: int) -> int:
         """Elements of ``tensor`` that ``rank`` holds."""
         if any(self.mesh.coordinate(rank, axis) != at for axis, at in self.holds(tensor)):
             return 0
         elements = 1
         for role, size in tensor.dims:
-            elements *= self.range(self.dim(role, size, attention), rank)[1]
+            elements *= self.range(self.dim(role, size, mixer), rank)[1]
         return elements

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import Field
 
-from sim.conditions import EngineName
+from sim.conditions import Conditions
+from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError
 from sim.kernels import EngineConstants
 from sim.kernels.fit import Residual
@@ -45,10 +46,9 @@ def engine_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def library(engine: str) -> EngineName:
+def library(engine: str) -> str:
     """Whose kernels run under an engine by this name; those of TensorRT-LLM where it has none of its own."""
-    known: dict[str, EngineName] = {name: name for name in get_args(EngineName)}
-    return known.get(engine, "trtllm")
+    return engine if engine in load_fabric_constants().engines else Conditions().engine
 
 
 def read_engine(name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
+from sim.allocators import load_allocator
 from sim.errors import ProgramError
 from sim.lane import Lane
 from sim.limits import largest
@@ -136,7 +137,11 @@ class Evaluation(Timing):
             )
         lanes = [(kind, self.lane(kind.ranks[0], self.replica)) for kind in self.kinds]
         attentions = [layer.attention for layer in placement.model.kinds if layer.attention]
+        allocator = load_allocator(self.machine.kernels.library)
         return KvReport(
+            allocator=f"{allocator.name} {allocator.version}",
+            reserved_bytes_per_rank=max(allocator.reserved(placement, kind.stage, lane) for kind, lane in lanes),
+            charged_bytes_per_token=max(allocator.token_bytes(placement, kind.stage, lane) for kind, lane in lanes),
             duplication=held / unique if unique else 1.0,
             unique_bytes=unique,
             held_bytes=held,

@@ -34,6 +34,15 @@ def _heads(attention: Attention) -> str:
     return f"{attention.cached_heads} KV head{'s' if attention.cached_heads > 1 else ''}"
 
 
+def _beside_heads(evaluation: Evaluation) -> str:
+    """What is cached beside the heads and may be on every rank that shares a sequence's tokens."""
+    kinds, cut = evaluation.placement.model.kinds, evaluation.placement.cut
+    index = cut.whole_index and any(k.attention and k.attention.index_bytes for k in kinds)
+    state = any(k.linear for k in kinds)
+    found = ["index keys"] * index + ["states of linear attention"] * state
+    return " and ".join(found) or "KV heads that query heads of several ranks need"
+
+
 def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
     """Why KV bytes are held more than once, or how the layout avoids it where plain TP would not."""
     cut = evaluation.placement.cut
@@ -44,6 +53,9 @@ def duplication(evaluation: Evaluation, report: LayoutReport) -> str | None:
     ranks = cut.mesh.count(cut.axes("attention_heads"))
     sharers = cut.kv_ranks
     each, copies = fewest.cached_heads, report.kv.duplication
+    if copies > 1 + 1e-9 and ranks <= each:  # the heads are held once; something beside them repeats
+        repeats = _beside_heads(evaluation)
+        return f"{report.tag}: {repeats} repeat on ranks that share a sequence: {copies:.2f} copies of all cached bytes"
     if copies > 1 + 1e-9:
         on = ranks / each
         lives = f"each KV head lives on {on:.0f} ranks" if on == int(on) and each > 1 else f"it lives on {ranks} ranks"

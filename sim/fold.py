@@ -136,7 +136,14 @@ def classify(
             by_group(axes, lambda k, v=value: k.rows(v))  # type: ignore[misc]
     if cut.kv_axes or (split and not even):
         windows = tuple(dict.fromkeys(a.window for a in asked.attentions))
-        column(split + cut.kv_axes, lambda k: tuple(_cache(k, w, c) for w in windows for c in asked.chunks))
+        chunked = tuple(a for a in asked.attentions if a.chunked)
+        column(
+            split + cut.kv_axes,
+            lambda k: (
+                tuple(_cache(k, w, c) for w in windows for c in asked.chunks),
+                tuple(k.read_tokens(a, c) for a in chunked for c in asked.chunks),
+            ),
+        )
     for dim in asked.dims:
         if _uneven(dim, mesh.count(dim.axes)):
             column(dim.axes, lambda k, d=dim: k.size(d))  # type: ignore[misc]

@@ -21,15 +21,17 @@ class NumberFormat(NamedTuple):
     numerator: int
     denominator: int
     """Bytes per element as a fraction of whole numbers."""
+    packs: int = 0
+    """Elements of the one latent that this layout is for; 0: any number of elements."""
 
     def bytes(self, elements: int) -> int:
         """Bytes of ``elements`` elements, rounded up to a whole byte."""
         return -(-self.numerator * elements // self.denominator)
 
 
-def _format(name: str, bits: Fraction, rate: str) -> NumberFormat:
+def _format(name: str, bits: Fraction, rate: str, packs: int = 0) -> NumberFormat:
     size = bits / 8
-    return NumberFormat(name, bits, rate, size.numerator, size.denominator)
+    return NumberFormat(name, bits, rate, size.numerator, size.denominator, packs)
 
 
 _TABLE = (
@@ -49,8 +51,8 @@ _TABLE = (
     _format("nvfp4", Fraction(9, 2), "fp4"),
     _format("mxfp4", Fraction(17, 4), "fp4"),
     # packed caches of a 512 + 64 latent, vLLM: 512 in fp8 (or NVFP4) with scales, 64 rope elements in 16 bit
-    _format("fp8_ds_mla", Fraction(656 * 8, 576), "fp8"),
-    _format("nvfp4_ds_mla", Fraction(352 * 8, 576), "fp4"),
+    _format("fp8_ds_mla", Fraction(656 * 8, 576), "fp8", 576),
+    _format("nvfp4_ds_mla", Fraction(352 * 8, 576), "fp4", 576),
 )
 FORMATS = {f.name: f for f in _TABLE}
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sim.documents import read_content
 from sim.errors import InputError, ModelError, Problem
 from sim.explain import read, show
-from sim.huggingface_attention import attention_layers, chunk_note, mtp_layers
+from sim.huggingface_attention import attention_layers, mtp_layers
 from sim.huggingface_blocks import searched_layers
 from sim.huggingface_families import Family, family, refusals
 from sim.huggingface_keys import Keys
-from sim.huggingface_moe import ffn_layers, has_experts_beside_ffn
+from sim.huggingface_linear import linear_attention, linear_layers, mixer_pattern
+from sim.huggingface_moe import dense_block, experts_block, ffn_layers, has_experts_beside_ffn
 from sim.huggingface_quantisation import read_quantisation
 from sim.model import MOST_LAYERS, Layer, LayerRun, Model
 
@@ -122,13 +123,40 @@ def _layers(keys: Keys, kind: Family, hidden: int, layers: int) -> list[Layer]:
         if not layers:
             return []
         attention, ffn = searched_layers(keys, kind, hidden, layers)
+        is_linear = [False] * layers
+    elif (pattern := mixer_pattern(keys, layers)) is not None:
+        return _single_blocks(keys, kind, hidden, pattern)
     else:
+        is_linear = linear_layers(keys, layers)
         attention = attention_layers(keys, kind, hidden, layers)
         ffn = ffn_layers(keys, kind, hidden, layers)
+    linear = linear_attention(keys) if any(is_linear) else None
     extra = kind.extra_norms + (3 if kind.extra_norms and has_experts_beside_ffn(keys) else 0)
     if keys.problems:
         return []
-    return [Layer(attention=a, ffn=f, extra_norms=extra) for a, f in zip(attention, ffn, strict=True)]
+    return [
+        Layer(attention=None if state else a, linear=linear if state else None, ffn=f, extra_norms=extra)
+        for a, f, state in zip(attention, ffn, is_linear, strict=True)
+    ]
+
+
+def _single_blocks(keys: Keys, kind: Family, hidden: int, pattern: Sequence[str]) -> list[Layer]:
+    """Layers with one block each: attention, linear attention, experts or a dense feed-forward block."""
+    has = set(pattern)
+    attention = attention_layers(keys, kind, hidden, 1) if "attention" in has else []
+    linear = linear_attention(keys) if "linear" in has else None
+    experts = experts_block(keys, kind) if "moe" in has else None
+    dense = dense_block(keys, kind, hidden) if "mlp" in has else None
+    if keys.problems:
+        return []
+    fields: dict[str, dict[str, Any]] = {
+        "attention": {"attention": attention[0] if attention else None},
+        "linear": {"linear": linear},
+        "moe": {"ffn": experts},
+        "mlp": {"ffn": dense},
+    }
+    made = {block: Layer(**fields[block]) for block in dict.fromkeys(pattern)}
+    return [made[block] for block in pattern]
 
 
 def _runs(layers: list[Layer]) -> tuple[LayerRun, ...]:
@@ -144,9 +172,8 @@ def _notes(keys: Keys, kind: Family, wrappers: list[dict[str, Any]]) -> list[str
     key, count = mtp_layers(keys)
     if count:
         notes.append(f"the multi-token-prediction layers ({key}: {count}) are left out")
-    notes.append(chunk_note(keys, kind))
-    if keys.values.get("use_head_wise_attn_gate") or keys.values.get("attn_output_gate"):
-        notes.append("the gate on the attention output is left out")
+    if keys.has("attn_res_block_size"):
+        notes.append("attention over the outputs of earlier blocks (attn_res_block_size) is left out")
     if not kind.known:
         called = show(keys.values["model_type"]) if keys.has("model_type") else "that is not stated"
         notes.append(f"model type {called} is not known: read like Llama, with a gate and without biases")

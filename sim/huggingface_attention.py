@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sim.explain import show
 from sim.huggingface_families import Family
 from sim.huggingface_keys import Keys
-from sim.model import Attention, GroupedQueryAttention, LatentAttention
+from sim.model import Attention, GroupedQueryAttention, LatentAttention, SparseIndex
 
 QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
@@ -31,6 +31,7 @@ class Traits(NamedTuple):
     o_bias: bool
     qk_norm: bool
     wide_qk_norm: bool
+    output_gate: Literal["element", "head"] | None
 
 
 def mtp_layers(keys: Keys) -> tuple[str, int]:
@@ -43,7 +44,10 @@ def attention_layers(keys: Keys, family: Family, hidden: int, layers: int) -> li
     """One attention block per layer; an empty list if anything is wrong (and noted)."""
     if keys.has("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"):
         latent = _latent(keys)
-        return [] if keys.problems else [latent] * layers
+        indices = index_layers(keys, layers)
+        if keys.problems or latent is None:
+            return []
+        return [latent.model_copy(update={"index": index}) for index in indices]
     traits = attention_traits(keys, family)
     full = _geometry(keys, family, hidden)
     sliding = _sliding_layers(keys, family, layers)
@@ -59,7 +63,8 @@ def attention_layers(keys: Keys, family: Family, hidden: int, layers: int) -> li
     everything = GroupedQueryAttention(**full._asdict(), **extras, shared_kv=shared_kv, sinks=full_sinks)
     if not any(sliding):
         return [everything] * layers
-    windowed = GroupedQueryAttention(**local._asdict(), **extras, window=window, sinks=local_sinks)
+    chunked = _is_chunked(keys, family)
+    windowed = GroupedQueryAttention(**local._asdict(), **extras, window=window, chunked=chunked, sinks=local_sinks)
     return [windowed if is_sliding else everything for is_sliding in sliding]
 
 
@@ -70,7 +75,12 @@ def attention_traits(keys: Keys, family: Family) -> Traits:
     follows = qkv if family.o_follows and keys.has("attention_bias") else family.o_bias or everywhere
     qk_norm = keys.flag("use_qk_norm", "qk_layernorm", default=family.qk_norm)
     qk_norm = qk_norm and not family.chunked  # Llama-4's norm of Q and K has no weights
-    return Traits(qkv, follows, qk_norm, wide_qk_norm=family.wide_qk_norm and qk_norm)
+    gate: Literal["element", "head"] | None = None
+    if keys.flag("attn_output_gate", default=family.output_gate):
+        gate = "element"
+    elif keys.flag("use_head_wise_attn_gate", default=False):
+        gate = "head"
+    return Traits(qkv, follows, qk_norm, family.wide_qk_norm and qk_norm, gate)
 
 
 def query_heads(keys: Keys) -> int:
@@ -106,6 +116,29 @@ def _latent(keys: Keys) -> LatentAttention | None:
     }
     rank = keys.optional("q_lora_rank")
     return None if keys.problems else LatentAttention(**sizes, q_lora_rank=rank)
+
+
+def index_layers(keys: Keys, layers: int) -> list[SparseIndex | None]:
+    """The index of every layer of DeepSeek sparse attention; ``indexer_types`` says which layers share one."""
+    if not keys.has("index_topk", "index_head_dim", "index_n_heads"):
+        return [None] * layers
+    purpose = "the index of sparse attention"
+    sizes = {
+        "heads": keys.number(purpose, "index_n_heads"),
+        "head_dim": keys.number(purpose, "index_head_dim"),
+        "top_k": keys.number(purpose, "index_topk"),
+    }
+    if not keys.has("q_lora_rank"):
+        keys.missing(f"{purpose}, which reads compressed queries", "q_lora_rank")
+    shared = [False] * layers
+    if keys.has("indexer_types"):
+        words = {"full": False, "shared": True}
+        shared = keys.per_layer("indexer_types", layers, words, spare=mtp_layers(keys)[1]) or []
+        if shared and shared[0]:
+            keys.problem("indexer_types", "begins with a shared layer, which has no layer to share with")
+    if keys.problems:
+        return []
+    return [SparseIndex(**sizes, shared=is_shared) for is_shared in shared]
 
 
 def _geometry(keys: Keys, family: Family, hidden: int) -> Geometry:
@@ -172,17 +205,9 @@ def _is_chunked(keys: Keys, family: Family) -> bool:
     return family.chunked or (isinstance(types, list) and "chunked_attention" in types)
 
 
-def chunk_note(keys: Keys, family: Family) -> str:
-    """What is left out for chunked attention; empty if there is none."""
-    if not _is_chunked(keys, family) or not keys.has("attention_chunk_size"):
-        return ""
-    size = show(keys.values["attention_chunk_size"])
-    return f"chunked attention is counted as a window of {size} tokens, as if every chunk were full"
-
-
 def _sliding_layers(keys: Keys, family: Family, layers: int) -> list[bool]:
     """Tell for every layer if it attends to a window (or chunk) only."""
-    words = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+    words = {"full_attention": False, "linear_attention": False, "sliding_attention": True, "chunked_attention": True}
     if keys.has("layer_types") and not isinstance(keys.values.get("sliding_window_pattern"), str):
         return keys.per_layer("layer_types", layers, words, spare=mtp_layers(keys)[1]) or []
     if keys.has("hybrid_layer_pattern"):

@@ -28,6 +28,8 @@ class Family(NamedTuple):
     wide_qk_norm: bool = False
     router_bias: bool = False
     shared_gate: bool = False
+    output_gate: bool = False
+    """The output of full attention is gated element by element."""
     extra_norms: int = 0
     kv_heads: str = ""
     """Without a key for KV heads: ``all`` query heads or ``one``; empty: the key must be there."""
@@ -53,6 +55,7 @@ _FAMILIES = {
     "decilm": Family(),
     "deepseekv2": Family(),
     "deepseekv3": Family(router_bias=True),
+    "deepseekv32": Family(router_bias=True),
     "ernie45": Family(tied=True),
     "ernie45moe": Family(tied=True, router_bias=True),
     "exaone4": Family(qk_norm=True, window_every=4),
@@ -63,6 +66,7 @@ _FAMILIES = {
     "gemma4": Family(tied=True, extra_norms=2, window_every=6, qk_norm=True),
     "glm4": Family(extra_norms=2, o_follows=False),
     "glm4moe": Family(router_bias=True, o_follows=False),
+    "glmmoedsa": Family(router_bias=True),
     "gpt2": _BIASED._replace(vocab=50257),
     "gptbigcode": _BIASED._replace(kv_heads="one", vocab=50257),
     "gptneox": _BIASED._replace(tied=False),
@@ -70,6 +74,7 @@ _FAMILIES = {
     "granite": Family(),
     "kimik2": Family(router_bias=True),
     "llama": Family(kv_heads="all"),
+    "kimilinear": Family(router_bias=True),
     "llama4": Family(chunked=True),
     "mimov2": Family(router_bias=True),
     "minimaxm2": Family(router_bias=True, qk_norm=True, wide_qk_norm=True),
@@ -78,6 +83,7 @@ _FAMILIES = {
     "mistral": Family(),
     "mixtral": Family(),
     "nemotron": Family(gated=False),
+    "nemotronh": Family(gated=False, router_bias=True),
     "nemotronnas": Family(),
     "olmo2": Family(qk_norm=True, wide_qk_norm=True, kv_heads="all"),
     "olmoe": Family(qk_norm=True, wide_qk_norm=True, kv_heads="all"),
@@ -87,6 +93,8 @@ _FAMILIES = {
     "qwen2": Family(qkv_bias=True, o_follows=False, qwen_window=True),
     "qwen2moe": Family(qkv_bias=True, o_follows=False, qwen_window=True, shared_gate=True),
     "qwen3": Family(qk_norm=True, qwen_window=True),
+    "qwen3next": Family(qk_norm=True, shared_gate=True, output_gate=True),
+    "qwen35": Family(qk_norm=True, shared_gate=True, output_gate=True),
     "seedoss": Family(qkv_bias=True, o_follows=False),
     "smollm3": Family(tied=True),
     "starcoder2": _BIASED._replace(kv_heads="", ffn_factor=0),
@@ -114,25 +122,12 @@ def family(architectures: Any, model_type: str, keys: Any) -> Family:
 
 _REFUSED = (
     ("compressed attention (DeepSeek-V4)", ("compress_ratios",)),
-    ("sparse attention with a token index (DSA)", ("index_topk", "index_head_dim", "indexer_types")),
-    (
-        "Mamba layers",
-        (
-            "hybrid_override_pattern",
-            "mamba_num_heads",
-            "mamba_d_state",
-            "ssm_state_size",
-            "layers_block_type",
-        ),
-    ),
-    ("linear attention", ("linear_attn_config", "full_attention_interval", "linear_num_value_heads")),
     ("a KV cache that several layers share", ("num_kv_shared_layers",)),
     ("cross attention to an image", ("cross_attention_layers",)),
     ("an encoder with cross attention", ("is_encoder_decoder",)),
-    ("experts that work on a latent", ("moe_latent_size", "routed_expert_hidden_size")),
 )
 _RECURRENT_TYPES = ("mamba", "rwkv", "recurrent", "falconmamba", "jamba", "bamba", "zamba")
-MODELLED_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+MODELLED_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
 
 
 def refusals(config: dict[str, Any], prefix: str = "") -> Iterator[Problem]:
@@ -162,4 +157,4 @@ def refusals(config: dict[str, Any], prefix: str = "") -> Iterator[Problem]:
 
 
 def _refused(kind: str, key: str) -> Problem:
-    return Problem(f"not modelled: {kind}; models with MHA, MQA, GQA or MLA in every layer are", key=key)
+    return Problem(f"not modelled: {kind}; models with MHA, MQA, GQA, MLA or linear attention are", key=key)

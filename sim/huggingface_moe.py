@@ -31,8 +31,8 @@ _SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "moe_num_shared_exper
 def ffn_layers(keys: Keys, family: Family, hidden: int, layers: int) -> list[Ffn | None]:
     """One feed-forward block per layer; an empty list if anything is wrong (and noted)."""
     is_moe = moe_layers(keys, layers) if _has_experts(keys) else [False] * layers
-    moe = _experts(keys, family) if any(is_moe) else None
-    dense = _dense(keys, family, hidden) if not all(is_moe) or not layers else None
+    moe = experts_block(keys, family) if any(is_moe) else None
+    dense = dense_block(keys, family, hidden) if not all(is_moe) or not layers else None
     if keys.problems:
         return []
     return [moe if routed else dense for routed in is_moe]
@@ -52,7 +52,8 @@ def _has_experts(keys: Keys) -> bool:
     return keys.has(*EXPERTS) and keys.flag("enable_moe_block", default=True)
 
 
-def _dense(keys: Keys, family: Family, hidden: int) -> DenseFfn | None:
+def dense_block(keys: Keys, family: Family, hidden: int) -> DenseFfn | None:
+    """The dense block; None if anything is wrong (and noted)."""
     names = ("intermediate_size_mlp", "dense_intermediate_size", *_WIDTH)
     width = keys.optional(*names)
     if width is None and family.ffn_factor:
@@ -64,7 +65,8 @@ def _dense(keys: Keys, family: Family, hidden: int) -> DenseFfn | None:
     return DenseFfn(width=width, gated=gated, bias=bias) if width and not keys.problems else None
 
 
-def _experts(keys: Keys, family: Family) -> MoeFfn | None:
+def experts_block(keys: Keys, family: Family) -> MoeFfn | None:
+    """The mixture of experts; None if anything is wrong (and noted)."""
     experts = _expert_count(keys)
     top_k = keys.number("the active experts per token", *_TOP_K)
     if experts and top_k > experts:
@@ -74,6 +76,7 @@ def _experts(keys: Keys, family: Family) -> MoeFfn | None:
     shared = keys.number("the dense block beside the experts", *_WIDTH) if beside else _shared(keys, family, width)
     router_bias = keys.flag("use_routing_bias", default=family.router_bias)
     gated = is_gated(keys, family)
+    latent = keys.optional("moe_latent_size", "routed_expert_hidden_size")
     if keys.problems:
         return None
     return MoeFfn(
@@ -86,6 +89,7 @@ def _experts(keys: Keys, family: Family) -> MoeFfn | None:
         gated=gated,
         router_bias=router_bias,
         expert_bias=family.expert_bias,
+        latent=latent,
     )
 
 

@@ -129,6 +129,28 @@ class Lane:
             self._kept[key] = sum(n * self._held(length, window) for n, length in self.sequences(chunk).groups)
         return self._kept[key]
 
+    def read_tokens(self, attention: Attention, chunk: Chunk = ()) -> Number:
+        """Cached tokens that some query of a decode step sees on this rank: of chunks, those of the current one."""
+        size = attention.window
+        if not attention.chunked or size is None:
+            return self.kv_tokens(size, chunk)
+        key = ("read", size, chunk)
+        if key not in self._kept:
+            total: Number = 0
+            for n, length in self.sequences(chunk).groups:
+                seen = length - (length - self.query_tokens) // size * size
+                total = total + n * (self._first(length) - self._first(length, seen))
+            self._kept[key] = total
+        return self._kept[key]
+
+    def index_tokens(self, chunk: Chunk = ()) -> Number:
+        """Tokens whose index keys this rank keeps, summed over its sequences."""
+        return self.sequences(chunk).tokens if self.cut.whole_index else self.kv_tokens(None, chunk)
+
+    def index_appended(self, chunk: Chunk = ()) -> Number:
+        """Tokens whose index keys this rank writes in this step."""
+        return self._new_tokens(self.sequences(chunk), False) if self.cut.whole_index else self.appended(chunk)
+
     def _first(self, length: Number, without: Number = 0) -> Number:
         """Tokens that this rank holds of the first ``length - without`` ones of a cache of ``length``."""
         return self.cut.ownership.held(length, self._kv_ranks, self._kv_rank, self.generated, length - without)
@@ -153,10 +175,14 @@ class Lane:
             self._kept[key] = total
         return self._kept[key]
 
-    def pairs(self, window: int | None, chunk: Chunk = ()) -> Number:
+    def pairs(self, window: int | None, chunk: Chunk = (), chunked: bool = False) -> Number:
         """Causal (query, key) pairs of a prefill step, summed over this rank's sequences."""
         total: Number = 0
         for n, length in self.sequences(chunk).groups:
+            if chunked and window is not None:
+                whole, rest = length // window, length % window
+                total = total + n * (whole * (window * (window + 1) // 2) + rest * (rest + 1) // 2)
+                continue
             inside = length if window is None else smaller(length, window)
             total = total + n * (inside * (inside + 1) // 2 + (length - inside) * inside)
         return total
@@ -186,8 +212,16 @@ class Lane:
         return total
 
     def states(self, linear: LinearAttention) -> Number:
-        """Bytes of the states that this rank keeps in one layer."""
-        return self.sequences().count * linear.state(self.size(self.cut.dim("state_heads", linear.value_heads)))
+        """Bytes of the states that this rank keeps in one layer: none where it has nothing of the block."""
+        return self.sequences().count * self.state(linear)
+
+    def state(self, linear: LinearAttention) -> int:
+        """Bytes of the state of one sequence on this rank in one layer."""
+        tensors = {tensor.name: tensor for tensor in linear.tensors(1)}
+        if any(self.cut.mesh.coordinate(self.rank, axis) != at for axis, at in self.cut.holds(tensors["state_v"])):
+            return 0
+        heads = self.size(self.cut.dim("state_heads", linear.value_heads))
+        return linear.state(heads, self.size(self.cut.dim("state_keys", linear.key_heads, linear)))
 
     def latent_bytes_per_token(self, attention: Attention) -> int:
         """Bytes that one cached token takes on this rank in one layer, without the keys of an index."""

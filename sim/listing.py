@@ -66,11 +66,14 @@ def _models() -> Iterator[Row]:
 def _figures(model: Model) -> Row:
     attentions = list(dict.fromkeys(layer.attention for layer in model.kinds if layer.attention))
     moe = next((layer.ffn for layer in model.kinds if layer.ffn and layer.ffn.kind == "moe"), None)
-    windows = any(a.window for a in attentions)
+    windows = any(a.window and not a.chunked for a in attentions)
+    labels = [a.label for a in attentions] + ["linear" for layer in model.kinds if layer.linear]
+    extras = ", window" * windows + ", chunks" * any(a.chunked for a in attentions)
+    extras += ", index" * any(a.index_bytes for a in attentions)
     return {
         "billion / parameters": round(model.parameters / 1e9, 1),
         "layers": model.layers,
-        "attention": "+".join(dict.fromkeys(a.label for a in attentions)) + ", window" * windows,
+        "attention": "+".join(dict.fromkeys(labels)) + extras,
         "query / heads": max((a.query_heads for a in attentions), default=0),
         "KV / heads": "/".join(str(n) for n in dict.fromkeys(a.cached_heads for a in attentions)),
         "experts": f"{moe.top_k} of {moe.experts}" if moe else None,

@@ -59,7 +59,7 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine | 
         If kernels are to be measured ones and there are no tables.
     """
     times = sorted({0.0, *(f.at for f in conditions.faults), *(f.until for f in conditions.faults if f.until)})
-    engine = engine or load_engine(conditions.engine)
+    engine = engine or load_engine(conditions.library)
     states = [_state(gpu, fabric, conditions, engine, time) for time in times]
     changes = tuple(Change(time, *state) for time, state in zip(times[1:], states[1:], strict=True))
     fitted = conditions.kernels == "fitted"

@@ -29,6 +29,7 @@ def projected(b: Builder, x: Value) -> tuple[Value, ...]:
     if isinstance(a, GroupedQueryAttention):
         names = ["q", "k"] if a.shared_kv else ["q", "k", "v"]
         q, *kv = b.project(x, names, "qkv")
+        b.output_gate = b.project(x, ["o_gate"], "o_gate")[0] if a.output_gate else None
         return (b.append_kv(q, *kv)[0],)
     return _latent_query(b, x, a)
 
@@ -38,10 +39,10 @@ def _latent_query(b: Builder, x: Value, a: LatentAttention) -> tuple[Value, ...]
         compressed, latent = b.project(x, ["q_a", "kv_a"], "q_a_kv_a")
         compressed = b.norm(compressed, "q_a_norm")
         (q,) = b.project(compressed, ["q_b"], "q_b")
-        if a.index:
+        if a.index and not a.index.shared:
             (scored,) = b.project(compressed, ["index_q"], "index_q")
-            b.project(x, ["index_k", "index_weights"], "index_k")
-            b.select(scored)
+            keys, weights = b.project(x, ["index_k", "index_weights"], "index_k")
+            b.pick(b.gather_candidates(b.index(scored, keys, weights)))
     else:
         (latent,) = b.project(x, ["kv_a"], "kv_a")
         (q,) = b.project(x, ["q_b"], "q")
@@ -69,14 +70,22 @@ def raise_latent(b: Builder, attended: Value) -> Value:
 
 def output(b: Builder, attended: Value) -> Value:
     """Back to the hidden size; a sum is owed over the axes that split the heads."""
-    (y,) = b.project(raise_latent(b, attended), ["o"], "o")
+    attended = raise_latent(b, attended)
+    if b.output_gate:
+        attended = b.gate(attended, b.output_gate)
+    (y,) = b.project(attended, ["o"], "o")
     return y
 
 
 def recurrent(b: Builder, x: Value) -> Value:
     """Linear attention; a sum is owed over the axes that split its heads."""
-    q, k, v, z, gates = b.project(x, [f"state_{part}" for part in ("q", "k", "v", "z", "gates")], "state_in")
-    (y,) = b.project(b.recur(q, k, v, z, gates), ["state_o"], "state_o")
+    inputs = [f"state_{part}" for part in ("q", "k", "v", "z", "gates")]
+    if b.layer and b.layer.linear and b.layer.linear.channel_decay:
+        *given, low = b.project(x, [*inputs, "state_decay_down"], "state_in")
+        given += b.project(low, ["state_decay_up"], "state_decay")
+    else:
+        given = b.project(x, inputs, "state_in")
+    (y,) = b.project(b.recur(*given), ["state_o"], "state_o")
     return y
 
 
@@ -127,7 +136,18 @@ def routed_experts(b: Builder, x: Value, imbalance: float = 1.0) -> Value:
     """Routing and this rank's experts, on tokens that every rank holds."""
     ffn = _ffn(b)
     assert isinstance(ffn, MoeFfn)
-    return b.experts(x, route(b, x), ffn, imbalance)
+    routing = route(b, x)
+    return _from_latent(b, ffn, b.experts(_to_latent(b, ffn, x), routing, ffn, imbalance))
+
+
+def _to_latent(b: Builder, ffn: MoeFfn, x: Value) -> Value:
+    """What the routed experts see of a token."""
+    return b.project(x, ["latent_down"], "latent_down")[0] if ffn.latent else x
+
+
+def _from_latent(b: Builder, ffn: MoeFfn, y: Value) -> Value:
+    """Back to the hidden size; what is owed stays owed."""
+    return b.project(y, ["latent_up"], "latent_up", owed=True)[0] if ffn.latent else y
 
 
 def exchanged_experts(b: Builder, x: Value, per_expert: bool, imbalance: float = 1.0) -> Value:
@@ -135,8 +155,9 @@ def exchanged_experts(b: Builder, x: Value, per_expert: bool, imbalance: float =
     ffn = _ffn(b)
     assert isinstance(ffn, MoeFfn)
     routing = route(b, x)
-    sent = b.dispatch(x, routing, ffn, per_expert)
+    seen = _to_latent(b, ffn, x)
+    sent = b.dispatch(seen, routing, ffn, per_expert)
     shared = shared_expert(b, x) if ffn.shared_width else None
     routed = b.experts(sent, routing, ffn, imbalance)
-    y = b.combine(routed, x, ffn, per_expert)
+    y = _from_latent(b, ffn, b.combine(routed, seen, ffn, per_expert))
     return b.add(y, shared) if shared else y

@@ -17,6 +17,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from sim.feed_forward import DenseFfn as DenseFfn
+from sim.feed_forward import MoeFfn as MoeFfn
 from sim.linear import LinearAttention as LinearAttention
 from sim.linear import SparseIndex as SparseIndex
 from sim.noun import Noun
@@ -30,7 +32,8 @@ MOST_LAYERS = 10_000
 class GroupedQueryAttention(Noun):
     """MHA, GQA and MQA: each KV head serves ``query_heads / kv_heads`` query heads.
 
-    ``window`` keeps only the last that many tokens of the cache (sliding or chunked local attention).
+    ``window`` keeps only the last that many tokens of the cache. With ``chunked`` a query sees only those of its own
+    chunk of ``window`` tokens (Llama-4); the slots of a whole chunk stay a sequence's own.
     """
 
     kind: Literal["gqa"] = "gqa"
@@ -39,6 +42,7 @@ class GroupedQueryAttention(Noun):
     head_dim: Positive
     v_head_dim: Positive
     window: Positive | None = None
+    chunked: bool = False
     shared_kv: bool = False
     """K and V come from one projection (Gemma-4's attention_k_eq_v). Both are cached: only K is rotated."""
     qkv_bias: bool = False
@@ -46,6 +50,8 @@ class GroupedQueryAttention(Noun):
     qk_norm: bool = False
     wide_qk_norm: bool = False
     """The norm of Q and K has weights for every head, not one head's worth for all (MiniMax-M2, OLMo-2)."""
+    output_gate: Literal["element", "head"] | None = None
+    """A learned gate on what each head returns, from the block's input: per element (Qwen3-Next) or head (Step-3)."""
     sinks: bool = False
     """One learned attention-sink logit per query head (gpt-oss)."""
 
@@ -53,6 +59,8 @@ class GroupedQueryAttention(Noun):
     def _groups(self) -> GroupedQueryAttention:
         if self.query_heads % self.kv_heads:
             raise ValueError(f"{self.query_heads} query heads are not a multiple of {self.kv_heads} KV heads")
+        if self.chunked and not self.window:
+            raise ValueError("chunked attention needs the length of a chunk: window")
         if self.shared_kv and self.head_dim != self.v_head_dim:
             raise ValueError("K and V can be shared only when their head dimensions are equal")
         return self
@@ -61,6 +69,11 @@ class GroupedQueryAttention(Noun):
     def label(self) -> str:
         """MHA, GQA or MQA."""
         return {self.query_heads: "MHA", 1: "MQA"}.get(self.kv_heads, "GQA")
+
+    @property
+    def served_heads(self) -> int:
+        """Heads that the KV heads are shared out to."""
+        return self.query_heads
 
     @property
     def cached_heads(self) -> int:
@@ -95,6 +108,9 @@ class GroupedQueryAttention(Noun):
         if self.qk_norm:
             heads = q + kv if self.wide_qk_norm else 2
             yield TensorShape("qk_norm", (("norm", heads * d),), "attention", False)
+        if self.output_gate:
+            gate = (("o_heads", q), ("gate", v if self.output_gate == "element" else 1))
+            yield TensorShape("o_gate", (("hidden", hidden), *gate), "attention")
         if self.sinks:
             yield TensorShape("sinks", (("q_heads", q),), "attention", False)
 
@@ -129,6 +145,16 @@ class LatentAttention(Noun):
         return
 
     @property
+    def chunked(self) -> bool:
+        """No chunks either."""
+        return False
+
+    @property
+    def served_heads(self) -> int:
+        """Heads that the one latent serves."""
+        return self.query_heads
+
+    @property
     def cached_heads(self) -> int:
         """One latent head: tensor parallelism can only repeat it."""
         return 1
@@ -161,73 +187,9 @@ class LatentAttention(Noun):
             yield from self.index.tensors(hidden, self.q_lora_rank)
 
 
-class DenseFfn(Noun):
-    """A feed-forward block: SwiGLU when ``gated`` (three matrices), two matrices otherwise."""
-
-    kind: Literal["dense"] = "dense"
-    width: Positive
-    gated: bool = True
-    bias: bool = False
-
-    def tensors(self, hidden: int) -> Iterator[TensorShape]:
-        """Weights of the block, without the layer norm in front of it."""
-        halves = 2 if self.gated else 1
-        up = (("hidden", hidden), ("halves", halves), ("ffn", self.width))
-        yield TensorShape("gate_up", up, "dense_ffn")
-        yield TensorShape("down", (("ffn", self.width), ("hidden", hidden)), "dense_ffn")
-        if self.bias:
-            yield TensorShape("gate_up_bias", (("halves", halves), ("ffn", self.width)), "dense_ffn", False)
-            yield TensorShape("down_bias", (("hidden", hidden),), "dense_ffn", False)
-
-
-class MoeFfn(Noun):
-    """A mixture of experts: ``top_k`` of ``experts`` routed ones per token, and shared ones for every token.
-
-    ``shared_width`` is the total width of the shared experts (0: none). ``shared_part`` says that it is a
-    dense block beside the experts instead (Gemma-4).
-    """
-
-    kind: Literal["moe"] = "moe"
-    experts: Positive
-    top_k: Positive
-    width: Positive
-    shared_width: Annotated[int, Field(ge=0, le=10**9)] = 0
-    shared_gate: bool = False
-    """A learned scalar gate on the shared expert's output (Qwen2-MoE)."""
-    gated: bool = True
-    router_bias: bool = False
-    expert_bias: bool = False
-    shared_part: Literal["shared_experts", "dense_ffn"] = "shared_experts"
-
-    @model_validator(mode="after")
-    def _topk(self) -> MoeFfn:
-        if self.top_k > self.experts:
-            raise ValueError(f"top_k {self.top_k} is larger than the {self.experts} routed experts")
-        return self
-
-    def tensors(self, hidden: int) -> Iterator[TensorShape]:
-        """Weights of the block, without the layer norm in front of it."""
-        halves = 2 if self.gated else 1
-        e, w, s = self.experts, self.width, self.shared_width
-        yield TensorShape("router", (("hidden", hidden), ("experts_all", e)), "routed_experts", False)
-        if self.router_bias:
-            yield TensorShape("router_bias", (("experts_all", e),), "routed_experts", False)
-        up = (("experts", e), ("hidden", hidden), ("halves", halves), ("expert_ffn", w))
-        yield TensorShape("experts_gate_up", up, "routed_experts")
-        yield TensorShape("experts_down", (("experts", e), ("expert_ffn", w), ("hidden", hidden)), "routed_experts")
-        if self.expert_bias:
-            bias = (("experts", e), ("halves", halves), ("expert_ffn", w))
-            yield TensorShape("experts_gate_up_bias", bias, "routed_experts", False)
-            yield TensorShape("experts_down_bias", (("experts", e), ("hidden", hidden)), "routed_experts", False)
-        if s:
-            part = self.shared_part
-            yield TensorShape("shared_gate_up", (("hidden", hidden), ("halves", halves), ("shared_ffn", s)), part)
-            yield TensorShape("shared_down", (("shared_ffn", s), ("hidden", hidden)), part)
-            if self.shared_gate:
-                yield TensorShape("shared_gate", (("hidden", hidden),), part, False)
-
-
 Attention = Annotated[GroupedQueryAttention | LatentAttention, Field(discriminator="kind")]
+Mixer = GroupedQueryAttention | LatentAttention | LinearAttention
+"""What mixes the tokens of a sequence in a layer."""
 Ffn = Annotated[DenseFfn | MoeFfn, Field(discriminator="kind")]
 
 
@@ -249,20 +211,22 @@ class Layer(Noun):
             raise ValueError("a layer has attention with a cache or with a state, not both")
         return self
 
+    @property
+    def mixer(self) -> Mixer | None:
+        """The attention of this layer, with a cache or with a state."""
+        return self.attention or self.linear
+
     def tensors(self, hidden: int) -> Iterator[TensorShape]:
         """All weights of one layer of this kind."""
-        if self.attention:
+        if self.mixer:
             yield TensorShape("attn_norm", (("hidden", hidden),), "attention", False)
-            yield from self.attention.tensors(hidden)
-        if self.linear:
-            yield TensorShape("attn_norm", (("hidden", hidden),), "attention", False)
-            yield from self.linear.tensors(hidden)
+            yield from self.mixer.tensors(hidden)
         if self.ffn:
             part: Part = "dense_ffn" if self.ffn.kind == "dense" else "routed_experts"
             yield TensorShape("ffn_norm", (("hidden", hidden),), part, False)
             yield from self.ffn.tensors(hidden)
         if self.extra_norms:
-            part = "attention" if self.attention or self.linear else "dense_ffn"
+            part = "attention" if self.mixer else "dense_ffn"
             yield TensorShape("extra_norms", (("norms", self.extra_norms), ("hidden", hidden)), part, False)
 
 

@@ -18,6 +18,8 @@ from sim.workload import Number
 
 STATISTIC_BYTES = 4  # softmax maximum, sum or log-sum-exp, always fp32
 
+CANDIDATE_BYTES = 4  # score and token number of a candidate of a sparse index, 32 bit each
+
 
 def _elements(lane: Lane, value: Value) -> Number:
     size = lane.rows(value)
@@ -76,6 +78,19 @@ class AllGatherStatistics(CommunicationOp):
         """Size: one fp32 per row and head."""
         value = self.inputs[0]
         size = lane.rows(value) * lane.size(value.dims[0]) * STATISTIC_BYTES
+        return Message(size, size * (lane.cut.mesh.count(self.axes) - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class AllGatherCandidates(CommunicationOp):
+    """Collects the candidates of every rank's part of a sparse index on every rank of the group."""
+
+    kind: ClassVar[str] = "all_gather"
+
+    def message(self, lane: Lane) -> Message:
+        """Size: a 32-bit score and a 32-bit token number per row and candidate."""
+        value = self.inputs[0]
+        size = lane.rows(value) * value.dims[0].size * value.dims[1].size * CANDIDATE_BYTES
         return Message(size, size * (lane.cut.mesh.count(self.axes) - 1))
 
 

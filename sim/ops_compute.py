@@ -52,6 +52,11 @@ class Activate(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
+class Gate(Elementwise):
+    """What the heads return times the sigmoid of a gate, per element or per head."""
+
+
+@dataclass(frozen=True, slots=True)
 class Merge(Elementwise):
     """Stacked softmax shares to one result, by their statistics."""
 
@@ -138,13 +143,16 @@ class AppendKv(ComputeOp):
         moved: Number = 0
         for value in self.inputs:
             moved = moved + lane.rows(value) * _features(lane, value.dims)
-        written = lane.appended(self.inputs[0].chunk) * lane.kv_bytes_per_token(self.attention)
+        chunk = self.inputs[0].chunk
+        written = lane.appended(chunk) * lane.latent_bytes_per_token(self.attention)
+        if self.attention.index_bytes:
+            written = written + lane.index_appended(chunk) * self.attention.index_bytes
         return Work(shapes.Elementwise(), kv_bytes=written, io_bytes=2 * moved * lane.activation)
 
 
 @dataclass(frozen=True, slots=True)
 class Index(ComputeOp):
-    """Scores of an indexer over the whole local cache, and the choice of the best tokens."""
+    """The keys of the new tokens, scores over the index keys that are here, and the best tokens among them."""
 
     attention: LatentAttention
 
@@ -156,11 +164,16 @@ class Index(ComputeOp):
         if lane.phase == "prefill":
             pairs, tokens = lane.pairs(None, q.chunk), lane.rows(q)
         else:
-            tokens = lane.kv_tokens(None, q.chunk)
+            tokens = lane.index_tokens(q.chunk)
             pairs = tokens * lane.query_tokens
         io = lane.rows(q) * index.heads * index.head_dim * lane.activation
         flops = 2 * index.heads * index.head_dim * pairs
         return Work(shapes.TokenIndex(lane.sequences(q.chunk).count), flops, "fp8", 0, tokens * index.token_bytes, io)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick(Elementwise):
+    """The best tokens among the candidates of all ranks that share a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +186,7 @@ class Recur(ComputeOp):
         """The state is read and written once per step; 6·key·value FLOPs per head and token."""
         v = self.inputs[2]
         a, heads, rows = self.linear, lane.size(self.inputs[2].dims[0]), lane.rows(self.inputs[2])
-        state = lane.sequences(v.chunk).count * a.state(heads)
+        state = lane.sequences(v.chunk).count * lane.state(a)
         io: Number = 0
         for value in (*self.inputs, *self.outputs):
             io = io + rows * _features(lane, value.dims) * lane.activation
@@ -202,12 +215,12 @@ class Attend(ComputeOp):
         a, heads = self.attention, lane.size(q.dims[0])
         qk, v = self.dims(lane)
         io = lane.rows(q) * heads * (qk + v) * lane.activation
-        number = "fp8" if lane.precision.kv.bits <= 8 else "bf16"
+        number = lane.precision.attention_arithmetic
         sequences = lane.sequences(q.chunk)
         kv_heads = lane.kv_heads(a)
         if lane.phase == "prefill":
             index = a.index if isinstance(a, LatentAttention) else None
-            pairs = lane.pairs(index.top_k if index else a.window, q.chunk)
+            pairs = lane.pairs(index.top_k if index else a.window, q.chunk, a.chunked)
             kv = lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else heads * (qk + v))
             kind = shapes.LatentPrefill if a.kind == "mla" else shapes.PrefillAttention
             span = lane.longest(index.top_k if index else a.window, q.chunk)
@@ -215,7 +228,7 @@ class Attend(ComputeOp):
             shape = kind(sequences.count, heads, keys, (qk + v) / 2, lane.rows(q), pairs, span)
             return Work(shape, 2 * heads * (qk + v) * pairs, number, io_bytes=io + kv * lane.activation)
         sparse = a.index if isinstance(a, LatentAttention) else None
-        tokens = lane.selected(sparse.top_k, q.chunk) if sparse else lane.kv_tokens(a.window, q.chunk)
+        tokens = lane.selected(sparse.top_k, q.chunk) if sparse else lane.read_tokens(a, q.chunk)
         flops = 2 * heads * (qk + v) * tokens * lane.query_tokens
         decode = shapes.LatentDecode if a.kind == "mla" else shapes.DecodeAttention
         kv_bytes = tokens * lane.latent_bytes_per_token(a)

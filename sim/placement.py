@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sim.cut import Cut
 from sim.lane import Lane
 from sim.lower import cut_of
-from sim.model import Attention, Layer, Model, TensorShape
+from sim.model import Layer, Mixer, Model, TensorShape
 from sim.strategy import Strategy
 from sim.workload import Number, Precision, Sequences
 
@@ -24,7 +24,7 @@ class Held(NamedTuple):
     """A weight that a stage holds ``layers`` times (once per layer of a kind)."""
 
     tensor: TensorShape
-    attention: Attention | None
+    mixer: Mixer | None
     layers: int
 
 
@@ -46,7 +46,7 @@ class Placement:
         """Every weight of a stage; a tied embedding is held by the first and by the last stage."""
         for count, layer in _by_kind(self.stages[stage]):
             for tensor in self.model.tensors(layer):
-                yield Held(tensor, layer.attention, count)
+                yield Held(tensor, layer.mixer, count)
         last = stage == len(self.stages) - 1
         for tensor in self.model.tensors():
             tied_head = tensor.name == "embedding" and self.model.tied_embeddings and last
@@ -60,8 +60,8 @@ class Placement:
     def weights(self, stage: int, rank: int) -> dict[str, int]:
         """Bytes of weights on a rank, by memory part."""
         found = dict.fromkeys(PARTS, 0)
-        for tensor, attention, count in self._held[stage]:
-            elements = self.cut.local(tensor, attention, rank)
+        for tensor, mixer, count in self._held[stage]:
+            elements = self.cut.local(tensor, mixer, rank)
             if elements:
                 size = self.precision.of(tensor.part, tensor.quantised).bytes(elements)
                 found[tensor.part] += count * size
@@ -70,8 +70,8 @@ class Placement:
     def elements(self, stage: int, rank: int) -> dict[str, int]:
         """Elements of each weight on a rank, summed over the stage's layers."""
         found: dict[str, int] = {}
-        for tensor, attention, count in self._held[stage]:
-            found[tensor.name] = found.get(tensor.name, 0) + count * self.cut.local(tensor, attention, rank)
+        for tensor, mixer, count in self._held[stage]:
+            found[tensor.name] = found.get(tensor.name, 0) + count * self.cut.local(tensor, mixer, rank)
         return found
 
     @cached_property
@@ -98,8 +98,10 @@ class Placement:
         total: Number = 0
         for count, layer in _by_kind(self.stages[stage]):
             if layer.attention:
-                tokens = lane.kv_tokens(layer.attention.window)
-                total = total + count * tokens * lane.kv_bytes_per_token(layer.attention)
+                a = layer.attention
+                total = total + count * lane.kv_tokens(a.window) * lane.latent_bytes_per_token(a)
+                if a.index_bytes:
+                    total = total + count * lane.index_tokens() * a.index_bytes
             if layer.linear:
                 total = total + count * lane.states(layer.linear)
         return total
@@ -114,7 +116,7 @@ class Placement:
                 tokens = sum(n * (min(length, seen) if seen else length) for n, length in sequences.groups)
                 total += count * per_token * tokens
             if layer.linear:
-                total += count * sequences.count * layer.linear.state(layer.linear.value_heads)
+                total += count * sequences.count * layer.linear.state(layer.linear.value_heads, layer.linear.key_heads)
         return total
 
 

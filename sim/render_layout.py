@@ -70,6 +70,12 @@ def _summary(layout: LayoutReport) -> Iterable[str]:
         f"head{'s' * (kv.heads_per_rank != 1)}, {kv.tokens_per_rank:,} tokens, "
         f"{kv.bytes_per_token_per_rank:,} bytes a token"
     )
+    if kv.allocator:
+        yield (
+            f"cache as {kv.allocator} sets it aside: {format_bytes(kv.reserved_bytes_per_rank)} on the fullest rank "
+            f"where the model keeps {format_bytes(memory.kv_bytes)}; it counts {kv.charged_bytes_per_token:,.0f} bytes "
+            "a token"
+        )
     yield (
         f"weights: {layout.weights.duplication:.2f} copies; "
         f"{format_bytes(layout.weights.bytes_per_rank)} on the fullest rank"

@@ -23,6 +23,12 @@ class KvReport(Noun):
     heads_per_rank: int
     tokens_per_rank: int
     """Cached tokens on the fullest rank, summed over its sequences."""
+    allocator: str = ""
+    """The engine whose policy the following two figures are, with its version."""
+    reserved_bytes_per_rank: int = 0
+    """What the engine sets aside on the fullest rank for these sequences, in its blocks and page sizes."""
+    charged_bytes_per_token: float = 0.0
+    """By what the engine divides its cache on a rank to say how many tokens fit."""
 
 
 class WeightsReport(Noun):

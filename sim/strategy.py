@@ -9,6 +9,7 @@ parallelism, so a strategy overrides what it does differently.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Field, StrictInt
@@ -17,7 +18,7 @@ from sim import mixers
 from sim.builder import Builder
 from sim.cut import Cut
 from sim.errors import Problem
-from sim.model import Layer, Model, MoeFfn
+from sim.model import LatentAttention, Layer, Model, MoeFfn
 from sim.noun import Noun
 from sim.program import Value
 from sim.rank_order import Order
@@ -147,6 +148,8 @@ class Strategy(Noun):
             found.append(Problem(f"{self.kind} runs {' and '.join(self.phases)} only, not {phase}", "strategy"))
         if self.pp > model.layers:
             found.append(Problem(f"{self.pp} stages are more than the {model.layers} layers", "pp"))
+        if not found:
+            found += _picks(self, model)
         if not found and self.two_batch_overlap:
             cut = self.cut(model)
             if sliced := [a for a in cut.trim(self.tokens()) if a not in cut.sequence_axes]:
@@ -169,10 +172,20 @@ _ROLES = {
     "q_heads": "query heads",
     "attention_heads": "query heads",
     "o_heads": "query heads",
+    "state_heads": "value heads of linear attention",
     "ffn": "columns of the dense FFN",
     "expert_ffn": "columns of an expert",
     "shared_ffn": "columns of the shared expert",
 }
+
+
+def _picks(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    """A stage that begins with a layer that attends what a layer of the stage before has picked."""
+    for number, runs in enumerate(strategy.stages(model)):
+        a = next((layer.attention for _, layer in runs if layer.attention), None)
+        if isinstance(a, LatentAttention) and a.index and a.index.shared:
+            text = f"stage {number} begins with a layer that attends tokens which the stage before has picked"
+            yield Problem(f"{text}, and these are not sent on; choose another pp or stage_split", "pp")
 
 
 def _divisions(strategy: Strategy, model: Model) -> list[Problem]:

@@ -32,8 +32,10 @@ from sim.model import (
     LatentAttention,
     Layer,
     LayerRun,
+    LinearAttention,
     Model,
     MoeFfn,
+    SparseIndex,
 )
 from sim.placement import Placement
 from sim.proof import prove
@@ -62,6 +64,17 @@ _DENSE = DenseFfn(width=768)
 _MOE = MoeFfn(experts=32, top_k=4, width=96, shared_width=96)
 _MLA = LatentAttention(query_heads=32, q_lora_rank=48, kv_lora_rank=32, rope_dim=8, nope_dim=16, v_head_dim=16)
 
+_SPARSE = _MLA.model_copy(update={"index": SparseIndex(heads=8, head_dim=16, top_k=64)})
+_DELTA = LinearAttention(key_heads=8, value_heads=32, key_dim=16, value_dim=16)
+_MAMBA = LinearAttention(key_heads=4, value_heads=32, key_dim=16, value_dim=16, rule="sum", gates=1, wide_norm=True)
+
+
+def _hybrid(name: str, ffn: Ffn) -> Model:
+    chunked = _gqa(32, 8, window=64).model_copy(update={"chunked": True})
+    layers = (Layer(linear=_DELTA, ffn=ffn), Layer(linear=_MAMBA), Layer(attention=chunked, ffn=ffn))
+    return Model(name=name, hidden=256, vocab=1024, pattern=tuple(LayerRun(count=2, layer=x) for x in layers))
+
+
 SAMPLE_MODELS: dict[str, Model] = {
     "mha": _model("mha", _gqa(32, 32), _DENSE),
     "gqa": _model("gqa", _gqa(32, 4), _DENSE),
@@ -69,6 +82,8 @@ SAMPLE_MODELS: dict[str, Model] = {
     "windowed": _model("windowed", _gqa(32, 8, window=64), _DENSE),
     "gqa-moe": _model("gqa-moe", _gqa(32, 4), _MOE),
     "mla-moe": _model("mla-moe", _MLA, _DENSE, _MOE),
+    "sparse": _model("sparse", _SPARSE, _DENSE),
+    "hybrid": _hybrid("hybrid", _MOE.model_copy(update={"latent": 64})),
 }
 """Small models of every attention and feed-forward kind, whose sizes divide by 1, 2, 4, 8, 16 and 32."""
 
@@ -133,10 +148,10 @@ def _check_weights(placement: Placement) -> None:
                 if all(cut.mesh.coordinate(r, a) == at for a, at in cut.holds(held.tensor))
             ]
             slices = {
-                tuple(cut.range(cut.dim(role, size, held.attention), rank) for role, size in held.tensor.dims)
+                tuple(cut.range(cut.dim(role, size, held.mixer), rank) for role, size in held.tensor.dims)
                 for rank in ranks
             }
-            whole = [cut.dim(role, size, held.attention).size for role, size in held.tensor.dims]
+            whole = [cut.dim(role, size, held.mixer).size for role, size in held.tensor.dims]
             for position, size in enumerate(whole):
                 covered = {i for one in slices for i in range(one[position][0], sum(one[position]))}
                 _require(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from sim.errors import InputError, Problem
 from sim.formats import FORMATS, NumberFormat, number_format
 from sim.model import Model, Part
 from sim.noun import Noun
@@ -155,13 +156,15 @@ class Precision(Noun):
     unquantised: tuple[Part, ...] | None = None
     """Parts whose linear weights stay in 16 bit; left out, those of the checkpoint."""
     kv_cache: str = "bf16"
+    attention: str | None = None
+    """Arithmetic of attention; left out, fp8 where the cache is 8 bit or less of a floating format, else bf16."""
     activations: str = "bf16"
     dispatch: str | None = None
     """What an expert all-to-all sends to the experts; the way back is always 16 bit."""
 
-    _known = field_validator("weights", "attention_weights", "kv_cache", "activations", "dispatch", mode="before")(
-        _format
-    )
+    _known = field_validator(
+        "weights", "attention_weights", "kv_cache", "attention", "activations", "dispatch", mode="before"
+    )(_format)
 
     @field_validator("activations")
     @classmethod
@@ -181,10 +184,22 @@ class Precision(Noun):
     def resolve(self, model: Model) -> Precision:
         """With the checkpoint's formats filled in where the scenario leaves them open."""
         weights = self.weights or model.quantisation or "bf16"
+        for layer in model.kinds:
+            a = layer.attention
+            if self.kv.packs and a and (a.kind != "mla" or a.cache_elements != self.kv.packs):
+                text = f"{self.kv_cache} packs a latent of {self.kv.packs} elements, which {model.name} does not cache"
+                raise InputError([Problem(f"{text}; choose fp8, nvfp4 or bf16", "kv_cache")])
         kept = self.unquantised
         if kept is None:
             kept = model.unquantised if weights == model.quantisation else ()
         return self.model_copy(update={"weights": weights, "unquantised": kept})
+
+    @property
+    def attention_arithmetic(self) -> str:
+        """The format whose matrix rate attention computes at."""
+        if self.attention:
+            return self.attention
+        return "fp8" if self.kv.rate in ("fp8", "fp4") else "bf16"
 
     @property
     def kv(self) -> NumberFormat:

@@ -14,16 +14,23 @@ from sim.builder import Builder
 from sim.cut import Cut
 from sim.errors import Problem
 from sim.mesh import Mesh
-from sim.model import GroupedQueryAttention, Model
+from sim.model import GroupedQueryAttention, LatentAttention, Model
 from sim.ownership import Ownership, Rule
 from sim.program import Value
 from sim.strategy import EXPERT, TENSOR, Block, Strategy, degree, divisors, expert_tensor_parallel
+
+MERGED = (512, 1024, 2048)
+"""Top-k for which vLLM 0.33.0 has a kernel that merges the candidates of a sharded index."""
 
 
 class DecodeContextParallel(Strategy):
     """``tp`` ranks, of which ``dcp`` consecutive ones share a sequence's tokens.
 
     ``replicate_q``: the query projection is split over TP / dcp only, which saves the all-gather of the queries.
+    ``index``: the keys of a sparse index are shared over ``dcp`` like the latents, and the ranks' best candidates
+    all-gathered (vLLM), or every rank keeps and scores all of them (SGLang).
+    ``linear_state``: the state of linear attention has no tokens to share; it repeats over ``dcp``, or its heads are
+    split over all ranks (``sharded``: vLLM's state shapes divide by the whole tensor-parallel size).
     """
 
     kind: ClassVar[str] = "dcp"
@@ -33,6 +40,8 @@ class DecodeContextParallel(Strategy):
     ep: int = degree(*EXPERT, default=1)
     exchange: Literal["ag_rs", "a2a"] = "ag_rs"
     replicate_q: bool = False
+    index: Literal["sharded", "whole"] = "sharded"
+    linear_state: Literal["replicated", "sharded"] = "replicated"
     ownership: Rule = "round_robin"
     block: Block = 1
 
@@ -66,6 +75,10 @@ class DecodeContextParallel(Strategy):
                     notes.append(
                         f"vLLM refuses dcp {self.dcp} here: {a.kv_heads} KV heads allow {most}; SGLang runs it"
                     )
+            index = a.index if isinstance(a, LatentAttention) else None
+            if index and self.index == "sharded" and index.top_k not in MERGED:
+                few = ", ".join(map(str, MERGED))
+                notes.append(f"vLLM merges the candidates of a sharded index only for a top-k of {few}")
             if a.window:
                 notes.append("vLLM refuses dcp on sliding-window layers")
         return list(dict.fromkeys(notes))
@@ -77,8 +90,12 @@ class DecodeContextParallel(Strategy):
         roles = dict.fromkeys(("o_heads", "ffn", "shared_ffn", "vocab"), everything)
         roles["q_heads"] = ("tpa",) if self.replicate_q else everything
         ffn = {"experts": ("ep",), "expert_ffn": ("tpf",)}
+        if self.linear_state == "sharded":
+            roles["state_heads"] = everything
         ownership = Ownership(rule=self.ownership, block=self.block)
-        return Cut(mesh, {**roles, **ffn, "attention_heads": ("tpa",)}, kv_tokens=("dcp",), ownership=ownership)
+        roles |= {**ffn, "attention_heads": ("tpa",)}
+        whole = self.index == "whole"
+        return Cut(mesh, roles, kv_tokens=("dcp",), ownership=ownership, whole_index=whole)
 
     def attention(self, b: Builder, x: Value) -> Value:
         """Queries of the group together, each rank its tokens, outputs back to their heads."""

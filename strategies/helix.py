@@ -27,7 +27,9 @@ class Helix(Strategy):
 
     ``hop_b`` cuts the batch so that the exchange of one piece hides behind the attention of the next: true takes the
     fastest number of pieces, a number fixes it. ``exchange_space``: what MLA exchanges, the latent as TensorRT-LLM
-    does, each head's values, or the paper's B x H volume (a price only, not a tensor that exists).
+    does, each head's values, or the paper's B x H volume (a price only, not a tensor that exists). ``linear_state``:
+    what linear attention keeps has no tokens to share, so its heads over ``tpa`` repeat on every KVP rank; ``sharded``
+    splits them over both.
     """
 
     kind: ClassVar[str] = "helix"
@@ -38,6 +40,7 @@ class Helix(Strategy):
     ep: int = degree(*EXPERT, default=1)
     hop_b: StrictBool | Annotated[int, Field(strict=True, ge=1, le=4096)] = True
     exchange_space: Literal["latent", "v_head", "paper_hidden"] = "latent"
+    linear_state: Literal["replicated", "sharded"] = "replicated"
     ownership: Rule = "prompt_decode"
     block: Block = 32
 
@@ -86,6 +89,8 @@ class Helix(Strategy):
         ffn = {**dict.fromkeys(("ffn", "shared_ffn", "vocab"), rest), "experts": ("ep",), "expert_ffn": ("tpf",)}
         ownership = Ownership(rule=self.ownership, block=self.block)
         roles = {**heads, **ffn, "o_heads": ("tpa", "kvp")}
+        if self.linear_state == "sharded":
+            roles["state_heads"] = ("tpa", "kvp")
         return Cut(mesh, roles, sequences=("dp",), kv_tokens=("kvp",), ownership=ownership)
 
     def tokens(self) -> tuple[str, ...]:
@@ -106,6 +111,13 @@ class Helix(Strategy):
         exchanged = [b.exchange_heads(part, statistics=2, width=width) for part in parts]
         y = mixers.output(b, b.concat([b.merge(part) for part in exchanged]))
         return b.reduce_scatter(y, group) if self.dp > 1 else b.all_reduce(y)
+
+    def recurrence(self, b: Builder, x: Value) -> Value:
+        """Every KVP rank keeps the state of its heads, unless they are split over all ranks of the group."""
+        group = ("tpa", "kvp")
+        if self.dp == 1:
+            return super().recurrence(b, x)
+        return b.slice_tokens(b.all_reduce(mixers.recurrent(b, b.all_gather(x, group))), group)
 
     def ffn(self, b: Builder, x: Value) -> Value:
         """Without attention DP one all-reduce; with it, dense blocks are local and experts get dispatched tokens."""

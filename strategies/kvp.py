@@ -48,7 +48,10 @@ class KvParallel(Strategy):
         return Cut(mesh, roles, kv_tokens=("kvp",), ownership=ownership, holds=self._holds)
 
     def _holds(self, tensor: TensorShape) -> Only:
-        before_exchange = tensor.part == "attention" and tensor.name not in ("uv", "o", "o_bias", "extra_norms")
+        state = any(role.startswith("state_") for role, _ in tensor.dims)
+        before_exchange = (
+            tensor.part == "attention" and not state and tensor.name not in ("uv", "o", "o_bias", "extra_norms")
+        )
         return EVERYWHERE if before_exchange or self.kvp == 1 else (("kvp", 0),)
 
     def attention(self, b: Builder, x: Value) -> Value:

@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.catalog_models import load_model, model_names
+from sim.catalog_strategies import load_strategy
 from sim.errors import ModelError
 from sim.formats import FORMATS
 from sim.huggingface import read_config
+from sim.lane import Lane
+from sim.placement import Placement
+from sim.workload import Precision, Workload
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 
@@ -41,6 +45,9 @@ PUBLISHED = {
     "deepseek-v3": 671_026_419_200,
     "deepseek-r1": 671_026_419_200,
     "qwen3-14b": 14_768_307_200,
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    # BF16 weights without the MTP part, and 512 routing biases in 32 bit for each of 40 layers
+    "nemotron-3-super-120b-a12b": 123_611_012_096 - 2_942_324_736 + 40 * 512,
 }
 # With a multi-token-prediction layer: a MoE layer, a 2h x h projection, three norms, two vocabulary tables.
 PUBLISHED_WITH_MTP = {
@@ -63,6 +70,14 @@ MARKETING = {
     "kimi-k2.5": 1026,
     "mimo-v2-flash": 309,
     "nemotron-3-nano-30b-a3b": 31.6,
+    "nemotron-h-56b-base-8k": 56.3,
+    "deepseek-v3.2": 672,
+    "glm-5.1": 744,
+    "glm-5.2": 743,
+    "kimi-k3": 2777,
+    "qwen3.5-27b": 27,
+    "qwen3.5-35b-a3b": 35,
+    "qwen3.5-122b-a10b": 122,
     "qwen3.5-397b-a17b": 397,
     "minimax-m2": 229,
     "minimax-m2.5": 229,
@@ -79,6 +94,16 @@ KV_BYTES_PER_TOKEN = {
     "gemma-4-26b-a4b": 2 * (25 * 2 * 8 * 256 + 5 * 2 * 2 * 512),
     "glm-4.5": 376_832,
     "glm-4.5-air": 188_416,
+    "deepseek-v3.2": 78_324,
+    "glm-5.1": 100_152,
+    "glm-5.2": 78 * 2 * 576 + 21 * 132,  # 57 layers use the tokens that a layer before them picked
+    "kimi-k3": 27_648,
+    "nemotron-3-super-120b-a12b": 8_192,
+    "nemotron-h-56b-base-8k": 40_960,
+    "qwen3-next-80b-a3b": 24_576,
+    "qwen3.5-122b-a10b": 24_576,
+    "qwen3.5-27b": 65_536,
+    "qwen3.5-35b-a3b": 20_480,
     "glm-5": 78 * (2 * 576 + 132),  # 128 fp8 elements and a 32-bit scale are the index key of a token
     "gpt-oss-120b": 73_728,
     "gpt-oss-20b": 49_152,
@@ -309,3 +334,35 @@ def test_any_text_is_a_model_or_a_model_error(text, tmp_path_factory):
 def test_any_name_is_a_model_or_a_model_error(name):
     with contextlib.suppress(ModelError):
         load_model(name, base=CONFIGS)
+
+
+LAYOUTS = [
+    *[("tp", {"tp": tp}) for tp in (1, 2, 4, 8, 16)],
+    *[("attention_dp", {"dp": 2, "tp": tp}) for tp in (1, 4)],
+    *[("dcp", {"tp": 8, "dcp": dcp}) for dcp in (2, 8)],
+    ("kvp", {"kvp": 2, "tp": 4}),
+    ("helix", {"tpa": 2, "kvp": 4}),
+    ("wide_ep", {"dp": 8, "ep": 8}),
+]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_is_placed_by_every_strategy_or_refused_with_a_reason(name):
+    model = load_model(name)
+    placed = 0
+    for kind, degrees in LAYOUTS:
+        strategy = load_strategy(kind)(**degrees)
+        if refused := strategy.check(model):
+            assert all(problem.message for problem in refused)
+            continue
+        placement = Placement(model, strategy, Precision())
+        work = Workload(batch=8, context=1000)
+        lanes = [
+            Lane(r, placement.cut, work.sequences, "decode", 1, Precision()) for r in range(placement.cut.mesh.size)
+        ]
+        held = sum(placement.kv_bytes(0, lane) for lane in lanes)
+        assert held >= placement.unique_kv_bytes(work.sequences) > 0
+        weights = sum(sum(placement.weights(0, lane.rank).values()) for lane in lanes)
+        assert weights >= placement.unique_weight_bytes
+        placed += 1
+    assert placed >= 3

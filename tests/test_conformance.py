@@ -31,9 +31,16 @@ LAYOUTS = {
         for x in ("ag_rs", "a2a")
         for q in (False, True)
     ]
-    + [{"tp": 8, "dcp": 4, "ownership": "contiguous", "block": 16}],
+    + [
+        {"tp": 8, "dcp": 4, "ownership": "contiguous", "block": 16},
+        {"tp": 8, "dcp": 4, "index": "whole", "linear_state": "sharded"},
+    ],
     "helix": [{"tpa": t, "kvp": k, "ep": e} for t in (1, 2, 4, 8) for k in (1, 2, 4) for e in (1, t * k)]
-    + [{"dp": 2, "tpa": 2, "kvp": 2, "ep": 8}, {"dp": 2, "kvp": 4}, {"kvp": 4, "hop_b": 4, "exchange_space": "v_head"}],
+    + [
+        {"dp": 2, "tpa": 2, "kvp": 2, "ep": 8},
+        {"dp": 2, "kvp": 4, "linear_state": "sharded"},
+        {"kvp": 4, "hop_b": 4, "exchange_space": "v_head"},
+    ],
 }
 CASES = [(kind, degrees) for kind, many in LAYOUTS.items() for degrees in many]
 

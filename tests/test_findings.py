@@ -57,7 +57,8 @@ def test_what_is_left_out_is_said(qwen):
     assert qwen.not_modelled == (
         "requests coming and going: a step has exactly this batch, no prefill runs beside it",
         "how batches are padded for CUDA graphs, and the last partly filled block of a paged cache",
-        "which experts a prompt prefers: tokens choose experts evenly; the expected number of distinct experts is read",
+        "which experts a prompt prefers: tokens choose as unevenly as in measured runs on average; the expected number of "
+        "distinct experts is read",
         "slower kernels while communication runs beside them on the same GPU",
         "messages of several groups on one link at a time; --granularity flows lets them share it",
     )

@@ -7,6 +7,7 @@ from huggingface_cases import (
     READ,
     REFUSED,
     attention,
+    cached,
     ffn,
     problems,
     published,
@@ -21,7 +22,7 @@ from sim.huggingface import read_config
 @pytest.mark.parametrize(("name", "expected"), READ.items())
 def test_a_published_config_is_read(name, expected):
     model = read(name)
-    first = attention(model)[0]
+    first = cached(model)[0]
     found = (first.label, model.layers, first.query_heads, first.cached_heads, first.cache_elements)
     assert found == expected[:-1]
     assert model.parameters / 1e9 == pytest.approx(expected[-1], abs=0.001)
@@ -162,7 +163,7 @@ def test_a_shortened_list_of_layer_types_gives_way_to_the_pattern():
     assert windows(read("EXAONE-4.5")) == [4096, 4096, 4096, None] * 16
 
 
-def test_chunked_attention_says_how_it_is_counted():
+def test_three_of_four_layers_of_llama_4_are_chunked():
     model = read("Llama-4-Scout")
     assert windows(model) == [8192, 8192, 8192, None] * 12
-    assert any("chunked attention is counted as a window of 8192" in note for note in model.not_modelled)
+    assert [block.chunked for block in attention(model)] == [True, True, True, False] * 12

@@ -86,7 +86,6 @@ def test_a_key_in_a_nested_config_is_named_with_its_path():
         ({"is_encoder_decoder": True}, "an encoder with cross attention"),
         ({"model_type": "mamba2"}, "the recurrent state of 'mamba2'"),
         ({"layer_types": ["conv"] * 8}, "layers of type 'conv'"),
-        ({"moe_latent_size": 64}, "experts that work on a latent"),
     ],
 )
 def test_other_kinds_are_refused_by_name_too(changes, kind):

@@ -67,7 +67,7 @@ def test_seconds(text, value):
     ("read", "text", "message"),
     [
         (parse_count, "many", "'many' is not a count; write for example 4096, 32k or 1M"),
-        (parse_count, True, "True is not a count; write for example 4096, 32k or 1M"),
+        (parse_count, True, "true is not a count; write for example 4096, 32k or 1M"),
         (parse_count, 1.5, "1.5 is not a whole number; write for example 4096, 32k or 1M"),
         (
             parse_count,
@@ -87,7 +87,7 @@ def test_seconds(text, value):
             "5 minutes",
             "'5 minutes' has the unit 'minutes', which is not one of a time (s, ms, us, µs, μs, ns)",
         ),
-        (parse_seconds, None, "None is not a time; write for example 5 us, 20 ms or 2e-6"),
+        (parse_seconds, None, "empty is not a time; write for example 5 us, 20 ms or 2e-6"),
     ],
 )
 def test_what_cannot_be_read_is_said(read, text, message):

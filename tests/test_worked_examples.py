@@ -21,7 +21,6 @@ from sim.workload import Workload
 
 KNOWN = json.loads((Path(__file__).parent / "data" / "worked_examples.json").read_text("utf-8"))
 LLAMA, R1 = "llama-3.1-405b", "deepseek-r1"
-# The sparse attention of DeepSeek-V3.2 (the key "dsa") is not modelled yet.
 
 LLAMA_LAYOUTS = {
     ("TP", 8): ("tp", {"tp": 8}),
@@ -358,7 +357,9 @@ def test_heads_before_and_after_the_exchange_of_helix():
 
 
 def test_every_key_of_the_file_is_asserted():
-    source = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_worked_*.py"))
+    here = Path(__file__).parent
+    files = [*here.glob("test_worked_*.py"), here / "test_attention_kinds.py"]
+    source = "".join(path.read_text("utf-8") for path in files)
     assert [key for key in KNOWN if key != "origin" and f'"{key}"' not in source] == []
 
 

@@ -150,8 +150,8 @@ class MeasuredKernels(Kernels):
         grids = self._tables(work.family, self.fits(work.family, work.format)[0][0])
         ratios = [interpolate(grids[equal], at) if equal in grids else None for equal, at in points(work)]
         hits = sum(r is not None for r in ratios)
-        self.looked_up[work.family] += hits
-        self.modelled[work.family] += len(ratios) - hits
+        self.looked_up += Counter({work.family: hits})  # adding counters keeps no zeros
+        self.modelled += Counter({work.family: len(ratios) - hits})
         times = np.array([1.0 if r is None else exp(r) for r in ratios])
         shape = np.shape(cost.seconds)
         by: Any = times.reshape(shape) if shape else float(times[0])

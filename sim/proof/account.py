@@ -10,13 +10,14 @@ import numpy as np
 from sim.cut import Cut
 from sim.handover import handover
 from sim.lane import Lane
-from sim.model import MoeFfn
+from sim.model import LinearAttention, MoeFfn
 from sim.ops_communication import Combine, Dispatch
 from sim.program import CommunicationOp, Program, Segment
 from sim.proof.batch import Batch
 from sim.proof.execute import Execution
+from sim.proof.recur import cut_state
 from sim.proof.reference import Reference
-from sim.proof.world import Replicas
+from sim.proof.world import Rank, Replicas
 from sim.workload import Precision
 
 Copies = Callable[[CommunicationOp], int]
@@ -56,7 +57,7 @@ def weights(execution: Execution) -> Iterator[Count]:
                     fmt = precision.of(tensor.part, tensor.quantised)
                     held = rank.weights.get((number, name))
                     counted = fmt.bytes(held.array.size) if held else 0
-                    claimed = fmt.bytes(cut.local(tensor, execution.weights.attention(number), rank.number))
+                    claimed = fmt.bytes(cut.local(tensor, execution.weights.mixer(number), rank.number))
                     yield Count(f"stage {stage} rank {rank.number} layer {number} {name}: bytes held", counted, claimed)
                     total += counted
             claimed = sum(placement.weights(stage, rank.number).values())
@@ -73,12 +74,17 @@ def cache(execution: Execution, batch: Batch) -> Iterator[Count]:
                 if a := execution.weights.attention(number):
                     heads = execution.cut.kv_heads(a, rank.number)[1]
                     for n in batch.numbers:
+                        if keys := rank.index.get((number, n)):
+                            counted += len(keys.tokens) * a.index_bytes
                         if entries := rank.cache.get((number, n)):
                             have, tokens = entries.keys.shape[1], len(entries.tokens)
                             if have != heads:
                                 where = f"stage {stage} rank {rank.number} layer {number}: KV heads"
                                 yield Count(where, have, heads)
                             counted += tokens * kv.bytes(have * a.cache_elements)
+                if linear := execution.weights.layers[number].linear:
+                    kept = [rank.states[number, n] for n in batch.numbers if (number, n) in rank.states]
+                    counted += sum(state.bytes(linear) for state in kept)
             lane = lane_of(execution.cut, batch, rank.number, execution.precision)
             claimed = execution.placement.kv_bytes(stage, lane)
             yield Count(f"stage {stage} rank {rank.number}: bytes of KV cache", counted, claimed)
@@ -102,6 +108,9 @@ def identity(execution: Execution, batch: Batch, reference: Reference) -> Identi
     missing = ""
     for stage, ranks in enumerate(execution.stages):
         for number in execution.layers[stage]:
+            if linear := execution.weights.layers[number].linear:
+                here, once, wrong = _states(execution, stage, number, linear, batch, reference)
+                held, unique, missing = held + here, unique + once, missing or wrong
             if not (a := execution.weights.attention(number)):
                 continue
             size = kv.bytes(a.cached_heads * a.cache_elements) / a.cached_heads
@@ -110,6 +119,10 @@ def identity(execution: Execution, batch: Batch, reference: Reference) -> Identi
                 seen = a.window + (batch.query_tokens - 1 if batch.phase == "decode" else 0) if a.window else length
                 first = max(0, length - seen)
                 holders = np.zeros((length, a.cached_heads), np.int64)
+                if a.index_bytes:
+                    here, wrong = _index_holders(ranks, number, n, length, reference)
+                    held, unique = held + here * a.index_bytes, unique + length * a.index_bytes
+                    missing = missing or wrong
                 for rank in ranks:
                     entries = rank.cache.get((number, n))
                     if entries is None or not len(entries.tokens):
@@ -127,6 +140,44 @@ def identity(execution: Execution, batch: Batch, reference: Reference) -> Identi
                     token, head = (int(g) for g in gaps[0])
                     missing = f"layer {number}: no rank holds KV head {head} of token {token + first} of sequence {n}"
     return Identity(held, unique, missing)
+
+
+def _index_holders(ranks: list[Rank], number: int, n: int, length: int, reference: Reference) -> tuple[int, str]:
+    """Index keys of a sequence over all ranks, and the first that is nowhere or wrong."""
+    holders, wrong = np.zeros(length, np.int64), ""
+    for rank in ranks:
+        if entries := rank.index.get((number, n)):
+            holders[entries.tokens] += 1
+            if not np.allclose(entries.keys, reference.index[number, n][entries.tokens], rtol=1e-9, atol=1e-11):
+                wrong = wrong or f"rank {rank.number} layer {number}: an index key of sequence {n}"
+    if len(gaps := np.flatnonzero(holders == 0)):
+        wrong = wrong or f"layer {number}: no rank holds the index key of token {int(gaps[0])} of sequence {n}"
+    return int(holders.sum()), wrong
+
+
+def _states(
+    execution: Execution, stage: int, number: int, linear: LinearAttention, batch: Batch, reference: Reference
+) -> tuple[int, int, str]:
+    """Bytes of the states of a layer over all ranks and once, and the first that is nowhere or wrong."""
+    cut, held, unique, wrong = execution.cut, 0, 0, ""
+    dims = cut.dim("state_keys", linear.key_heads, linear), cut.dim("state_heads", linear.value_heads)
+    for n in batch.numbers:
+        right = reference.recurrent[number, n]
+        somewhere: set[int] = set()
+        unique += right.bytes(linear)
+        for rank in execution.stages[stage]:
+            if not (state := rank.states.get((number, n))):
+                continue
+            keys, heads = (cut.range(dim, rank.number) for dim in dims)
+            held += state.bytes(linear)
+            somewhere.update(range(heads[0], sum(heads)))
+            part = cut_state(right, keys, heads)
+            pairs = zip((state.matrix, *state.memory), (part.matrix, *part.memory), strict=True)
+            if not all(x.shape == y.shape and np.allclose(x, y, rtol=1e-9, atol=1e-11) for x, y in pairs):
+                wrong = wrong or f"stage {stage} rank {rank.number} layer {number}: state of sequence {n}"
+        if lost := set(range(linear.value_heads)) - somewhere:
+            wrong = wrong or f"layer {number}: no rank holds the state of head {min(lost)} of sequence {n}"
+    return held, unique, wrong
 
 
 def sent(execution: Execution, batch: Batch, chosen: Chosen) -> Iterator[Count]:

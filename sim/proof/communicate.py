@@ -107,6 +107,16 @@ def _(op: ops.AllGatherStatistics, world: World) -> None:
             world.put(op, rank, op.outputs[0], Piece(stacked, piece.rows, piece.ranges[:1]))
 
 
+@communicate.register
+def _(op: ops.AllGatherCandidates, world: World) -> None:
+    for members in _groups(op, world):
+        pieces = [m.get(op.inputs[0]) for m in members]
+        stacked = np.stack([p.array for p in pieces])
+        for rank, piece in zip(members, pieces, strict=True):
+            _count(op, rank, (len(members) - 1) * stacked[0].size * ops.CANDIDATE_BYTES)
+            world.put(op, rank, op.outputs[0], Piece(stacked, piece.rows, piece.ranges))
+
+
 def _log_sum(piece: Piece) -> Array:
     """Log-sum-exp per row and head; minus infinity for an empty share."""
     assert piece.statistics is not None

@@ -9,7 +9,9 @@ import numpy as np
 from sim import ops_compute as ops
 from sim.model import GroupedQueryAttention, LatentAttention, MoeFfn
 from sim.program import Op
+from sim.proof.index import index, pick
 from sim.proof.mathematics import activate, append, attend, experts, rms, rotate, top_k
+from sim.proof.recur import recur
 from sim.proof.weights import Held
 from sim.proof.world import Piece, ProofError, Rank, Routed, World
 
@@ -128,6 +130,21 @@ def _(op: ops.Attend, rank: Rank, world: World) -> None:
 
 
 @compute.register
+def _(op: ops.Index, rank: Rank, world: World) -> None:
+    index(op, rank, world)
+
+
+@compute.register
+def _(op: ops.Pick, rank: Rank, world: World) -> None:
+    pick(op, rank, world)
+
+
+@compute.register
+def _(op: ops.Recur, rank: Rank, world: World) -> None:
+    recur(op, rank, world)
+
+
+@compute.register
 def _(op: ops.Merge, rank: Rank, world: World) -> None:
     x = rank.get(op.inputs[0])
     assert x.statistics is not None
@@ -151,6 +168,12 @@ def _(op: ops.Rescale, rank: Rank, world: World) -> None:
 def _(op: ops.Activate, rank: Rank, world: World) -> None:
     x = rank.get(op.inputs[0])
     world.put(op, rank, op.outputs[0], Piece(activate(x.array), x.rows, x.ranges[-1:]))
+
+
+@compute.register
+def _(op: ops.Gate, rank: Rank, world: World) -> None:
+    x, gate = (rank.get(v) for v in op.inputs)
+    world.put(op, rank, op.outputs[0], Piece(x.array / (1 + np.exp(-gate.array)), x.rows, x.ranges))
 
 
 @compute.register

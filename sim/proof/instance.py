@@ -11,11 +11,21 @@ from dataclasses import replace
 from sim.cut import Cut
 from sim.formats import NumberFormat
 from sim.lower import cut_of
-from sim.model import Attention, Ffn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn
+from sim.model import (
+    Attention,
+    Ffn,
+    GroupedQueryAttention,
+    LatentAttention,
+    Layer,
+    LayerRun,
+    LinearAttention,
+    Model,
+    MoeFfn,
+)
 from sim.strategy import Strategy
 from sim.workload import Precision
 
-WINDOW, BLOCK = 5, 2
+WINDOW, BLOCK, PICKS = 5, 2, 4
 
 
 def _at_least(least: int, ranks: int) -> int:
@@ -35,10 +45,12 @@ def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
             head_dim=head,
             v_head_dim=value,
             window=WINDOW if a.window else None,
+            chunked=a.chunked,
             shared_kv=a.shared_kv,
+            output_gate=a.output_gate,
         )
     if isinstance(a, LatentAttention):
-        latent, rope = (24, 8) if wide else (6, 2)
+        latent, rope = ((kv.denominator if 16 <= kv.denominator <= 64 else 32) - 8, 8) if wide else (6, 2)
         return LatentAttention(
             query_heads=a.query_heads,
             q_lora_rank=8 if a.q_lora_rank else None,
@@ -46,8 +58,15 @@ def _attention(a: Attention | None, kv: NumberFormat) -> Attention | None:
             rope_dim=rope,
             nope_dim=4,
             v_head_dim=3,
+            index=a.index.model_copy(update={"heads": 2, "head_dim": 4, "top_k": PICKS}) if a.index else None,
         )
     return None
+
+
+def _linear(a: LinearAttention | None) -> LinearAttention | None:
+    """Heads as they are, few elements per head."""
+    small = {"key_dim": 4, "value_dim": 3, "channel_decay": 2 if a and a.channel_decay else None}
+    return a.model_copy(update=small) if a else None
 
 
 def _ffn(f: Ffn | None, cut: Cut) -> Ffn | None:
@@ -60,7 +79,12 @@ def _ffn(f: Ffn | None, cut: Cut) -> Ffn | None:
     if isinstance(f, MoeFfn):
         shared = width("shared_ffn", 4) if f.shared_width else 0
         return MoeFfn(
-            experts=f.experts, top_k=f.top_k, width=width("expert_ffn", 4), shared_width=shared, gated=f.gated
+            experts=f.experts,
+            top_k=f.top_k,
+            width=width("expert_ffn", 4),
+            shared_width=shared,
+            gated=f.gated,
+            latent=8 if f.latent else None,
         )
     return f.model_copy(update={"width": width("ffn", 8), "bias": False})
 
@@ -73,7 +97,9 @@ def scaled(model: Model, strategy: Strategy, precision: Precision) -> Model:
     each = 2 if ranks * len(model.runs) <= 32 else 1
     runs = []
     for count, layer in model.runs[:6]:
-        small = Layer(attention=_attention(layer.attention, precision.kv), ffn=_ffn(layer.ffn, cut))
+        small = Layer(
+            attention=_attention(layer.attention, precision.kv), linear=_linear(layer.linear), ffn=_ffn(layer.ffn, cut)
+        )
         runs.append(LayerRun(count=min(count, each), layer=small))
     missing = strategy.pp - sum(run.count for run in runs)
     if missing > 0:

@@ -106,8 +106,13 @@ def attend(op: ops.Attend, rank: Rank, world: World, q: Piece, expanded: Piece |
         scores = np.einsum("rhk,thk->rht", q.array[at], keys) / np.sqrt(qk)
         position = batch.position_of[q.rows[at]][:, None]
         seen = entries.tokens[None, :] <= position
-        if a.window:
+        if a.chunked and a.window:
+            seen &= entries.tokens[None, :] // a.window == position // a.window
+        elif a.window:
             seen &= entries.tokens[None, :] > position - a.window
+        if isinstance(a, LatentAttention) and a.index:
+            picked = rank.picked[n]
+            seen &= np.stack([np.isin(entries.tokens, picked[int(p)]) for p in position[:, 0]])
         scores = np.where(seen[:, None, :], scores, -np.inf)
         maximum = scores.max(axis=-1)
         finite = np.isfinite(maximum)

@@ -9,12 +9,13 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.lower import cut_of
-from sim.model import Model
+from sim.model import LinearAttention, Model
 from sim.placement import Placement
 from sim.proof import account
 from sim.proof.batch import Batch, Rows
 from sim.proof.execute import Execution, Watch
 from sim.proof.instance import describe, scaled, small_blocks
+from sim.proof.recur import cut_state
 from sim.proof.reference import Reference
 from sim.proof.result import Proof
 from sim.proof.weights import Array, Weights
@@ -65,9 +66,6 @@ def prove(
     precision = (precision or Precision()).resolve(model)
     if problems := strategy.check(model, phase):
         raise InputError(problems)
-    for layer in model.kinds:
-        if layer.linear or (layer.attention and layer.attention.index_bytes):
-            raise InputError(f"{model.name}: linear attention and sparse attention are timed but not executed")
     small = scaled(model, strategy, precision)
     if problems := strategy.check(small, phase):
         raise InputError([p._replace(message=f"cannot be scaled down: {p.message}") for p in problems])
@@ -169,6 +167,8 @@ class _Replica:
             for rank in ranks:
                 group, mine = cut.mesh.index(rank.number, cut.sequence_axes), cut.mesh.index(rank.number, cut.kv_axes)
                 for number in e.layers[stage]:
+                    if linear := e.weights.layers[number].linear:
+                        self._give_states(rank, number, linear, self.numbers[group :: cut.sequence_groups])
                     if not (a := e.weights.attention(number)):
                         continue
                     start, count = cut.kv_heads(a, rank.number)
@@ -178,7 +178,20 @@ class _Replica:
                         keys = self.reference.keys[number, n][own][:, start : start + count]
                         values = self.reference.values[number, n][own][:, start : start + count]
                         entries = Entries(own, keys, values)
+                        if a.index_bytes:
+                            own = np.arange(tokens[n]) if cut.whole_index else own
+                            index = self.reference.index[number, n][own]
+                            rank.index[number, n] = Entries(own, index, index)
                         rank.cache[number, n] = entries.since(tokens[n] - a.window) if a.window else entries
+
+    def _give_states(self, rank: Rank, number: int, linear: LinearAttention, numbers: Sequence[int]) -> None:
+        """Hand a rank that has this block the states of its sequences."""
+        cut = self.execution.cut
+        if (number, "state_v") in rank.weights:
+            keys = cut.range(cut.dim("state_keys", linear.key_heads, linear), rank.number)
+            heads = cut.range(cut.dim("state_heads", linear.value_heads), rank.number)
+            for n in numbers:
+                rank.states[number, n] = cut_state(self.reference.recurrent[number, n], keys, heads)
 
     def _step(self, phase: Phase, lengths: dict[int, int], new: int, generated: int) -> None:
         """One step of every micro-batch, checked against the reference."""

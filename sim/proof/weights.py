@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.cut import Cut
-from sim.model import Attention, Layer, Model, TensorShape
+from sim.model import Attention, Layer, Mixer, Model, TensorShape
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Ranges = tuple[tuple[int, int], ...]
@@ -20,10 +20,10 @@ _FAN_IN = {"q": 1, "k": 1, "v": 1, "o": 2, "uk": 1, "uv": 1}
 def _contracted(tensor: TensorShape) -> int:
     """How many numbers a product with this weight sums, which keeps activations near 1."""
     sizes = dict(tensor.dims)
-    if tensor.name == "o":
-        return sizes["o_heads"] * sizes["head_dim"]
+    if tensor.name in ("o", "state_o"):
+        return tensor.dims[0][1] * sizes["head_dim"]
     if tensor.name.startswith("experts_"):
-        return sizes["hidden"] if tensor.name.endswith("up") else sizes["expert_ffn"]
+        return tensor.dims[1][1]
     if tensor.name in ("uk", "uv"):
         return sizes["latent"]
     return sizes["hidden"] if tensor.name in ("embedding", "lm_head") else tensor.dims[0][1]
@@ -56,12 +56,16 @@ class Weights:
         """The attention of a layer."""
         return self.layers[number].attention if number >= 0 else None
 
+    def mixer(self, number: int) -> Mixer | None:
+        """The attention of a layer, with a cache or with a state."""
+        return self.layers[number].mixer if number >= 0 else None
+
     def cut(self, cut: Cut, number: int, name: str, rank: int) -> Held | None:
         """The slice that a rank holds, or None if it holds nothing of this weight."""
         tensor = self.shapes[number, name]
         if any(cut.mesh.coordinate(rank, axis) != at for axis, at in cut.holds(tensor)):
             return None
-        ranges = tuple(cut.range(cut.dim(role, size, self.attention(number)), rank) for role, size in tensor.dims)
+        ranges = tuple(cut.range(cut.dim(role, size, self.mixer(number)), rank) for role, size in tensor.dims)
         array = self.arrays[number, name]
         for axis, ((role, size), (start, count)) in enumerate(zip(tensor.dims, ranges, strict=True)):
             if role == "experts":

@@ -100,6 +100,12 @@ class Rank:
     weights: dict[tuple[int, str], Held] = field(default_factory=dict)
     cache: dict[tuple[int, int], Entries] = field(default_factory=dict)
     """By (layer, sequence)."""
+    index: dict[tuple[int, int], Entries] = field(default_factory=dict)
+    """Keys of a sparse index, by (layer, sequence); they have no values."""
+    picked: dict[int, dict[int, Rows]] = field(default_factory=dict)
+    """Tokens that the last index picked, by sequence and position of the query."""
+    states: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """What linear attention keeps instead (``sim.proof.recur.State``), by (layer, sequence)."""
     values: dict[Key, Piece] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes this rank sent, by operation."""

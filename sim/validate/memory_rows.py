@@ -1,7 +1,7 @@
 """Start-up logs of engines (``memory.csv``): bytes of one cached token on one rank, and weights per rank.
 
-What an engine charges for a token is its allocator's policy: vLLM gives every layer with a cache pages of the size that
-the largest layer needs, and windows whole ones. A draft layer counts as one more layer.
+What an engine charges for a token is its allocator's policy (``sim.allocators``). A draft layer counts as one more
+layer.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from sim.allocators import Allocator, allocator_names, load_allocator
 from sim.catalog_models import load_model
 from sim.catalog_strategies import parse_layout
 from sim.errors import InputError
@@ -71,8 +72,8 @@ def shape(row: Row) -> Model:
     return model
 
 
-def _cached(layers: int, heads: int, size: int) -> LayerRun:
-    attention = GroupedQueryAttention(query_heads=heads, kv_heads=heads, head_dim=size, v_head_dim=size)
+def _cached(layers: int, heads: int, size: int, window: int | None = None) -> LayerRun:
+    attention = GroupedQueryAttention(query_heads=heads, kv_heads=heads, head_dim=size, v_head_dim=size, window=window)
     return LayerRun(count=layers, layer=Layer(attention=attention))
 
 
@@ -91,16 +92,20 @@ def kv_bytes(model: Model, strategy: Strategy, precision: Precision, engine: str
     """Bytes that one cached token takes on one rank under an engine's allocator."""
     placement = Placement(model, strategy, precision)
     lane = Lane(0, placement.cut, Sequences(((1, TOKENS),)), "decode", 1, precision)
-    held = [lane.kv_bytes_per_token(layer.attention) for n, layer in model.runs if layer.attention for _ in range(n)]
-    total = max(held) * len(held) if engine.startswith("vLLM") else sum(held)
-    return total * float(lane.kv_tokens(None)) / TOKENS
+    return max(allocator(engine).token_bytes(placement, stage, lane) for stage in range(strategy.pp))
+
+
+def allocator(engine: str) -> Allocator:
+    """The policy of the engine whose name a row's begins with, such as ``vLLM 0.28`` or ``SGLang-NPU``."""
+    for policy in map(load_allocator, allocator_names()):
+        if engine.startswith(policy.name):
+            return policy
+    raise InputError(f"the allocator of {engine} is not known")
 
 
 def memory_precision(row: Row, model: Model) -> Precision:
     """Formats of a row's checkpoint and cache."""
     kv = row["kv_dtype"] or "bf16"
-    if row["attn"] == "MLA+DSA" and kv == "fp8":
-        kv = "fp8_ds_mla"  # both engines pack the latent of sparse attention
     words = row["weights_dtype"].partition(" ")[0]
     weights = {"int4": "int4_g32", "compressed-tensors": "int4", "bf16-loaded": "fp8"}.get(words, words)
     kept = names().unquantised.get(row["model"])

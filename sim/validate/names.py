@@ -20,8 +20,8 @@ class Names(Noun):
     models: dict[str, str]
     unquantised: dict[str, tuple[Part, ...]]
     """Parts that a published checkpoint leaves in 16 bit."""
-    caches: dict[str, tuple[tuple[int, int, int], ...]]
-    """(layers, KV heads, head dimension) of models of which only the cache is known."""
+    caches: dict[str, tuple[tuple[int, ...], ...]]
+    """(layers, KV heads, head dimension, window or nothing) of models of which only the cache is known."""
     draft_heads: dict[str, str]
     """Models with a multi-token-prediction head, and what has the same shape."""
     machines: dict[str, tuple[str, str]]
