@@ -23,14 +23,6 @@ from sim.units import Count
 FOLDER = Path(__file__).parent.parent / "data" / "schedulers"
 
 
-class Speculation(Noun):
-    """Draft tokens of every decode step, accepted one after the other with one probability."""
-
-    draft: Annotated[int, Field(ge=1, le=64)]
-    acceptance: Annotated[float, Field(ge=0, le=1)]
-    """Probability that a draft token is accepted if all before it were."""
-
-
 class Scheduler(Noun):
     """What an engine batches, and how it hands out KV blocks."""
 
@@ -56,7 +48,6 @@ class Scheduler(Noun):
     graph_sizes: tuple[tuple[int, int, int], ...] = ()
     """Decode batches with a CUDA graph as (first, last, step); a batch is padded up to the next one, larger ones run
     as they are."""
-    speculation: Speculation | None = None
 
     def sizes(self) -> list[int]:
         """Padded batches, in order."""
