@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim.errors import InputError, ScenarioError, ShardwiseError
+    from sim.planning import plan
+    from sim.replaying import replay
     from sim.report import LayoutReport, Report
     from sim.run import compare, load, prove, simulate
     from sim.scenario import Scenario, parse_scenario
@@ -30,12 +32,16 @@ __all__ = [
     "compare",
     "load",
     "parse_scenario",
+    "plan",
     "prove",
+    "replay",
     "simulate",
 ]
 
 _HOMES = {
     "sim.errors": ("InputError", "ScenarioError", "ShardwiseError"),
+    "sim.planning": ("plan",),
+    "sim.replaying": ("replay",),
     "sim.report": ("LayoutReport", "Report"),
     "sim.run": ("compare", "load", "prove", "simulate"),
     "sim.scenario": ("Scenario", "parse_scenario"),

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim import __version__, cli_launch, cli_roofline, cli_study, cli_topology, cli_validate
+from sim import __version__, cli_launch, cli_replay, cli_roofline, cli_study, cli_topology, cli_validate
 from sim.cli_options import File, Json, complete_file
 from sim.errors import FloorError, InputError, Problem, ProgramError
 
@@ -295,6 +295,7 @@ cli_validate.add_to(app, _terminal)
 cli_roofline.add_to(app, _terminal)
 cli_study.add_to(app, _terminal)
 cli_launch.add_to(app, _terminal)
+cli_replay.add_to(app, _terminal)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -26,6 +26,10 @@ from sim.explain import explain, show, unknown_key
 from sim.hardware import Gpu
 from sim.model import Model
 from sim.noun import Noun
+from sim.planner.settings import PlanSettings
+from sim.replays.fleet import Disaggregation
+from sim.replays.requests import Requests, Slo
+from sim.replays.scheduler import Scheduler
 from sim.scenario_parts import Parts, layout_problems
 from sim.speculation import Speculation
 from sim.strategy import Strategy
@@ -34,6 +38,7 @@ from sim.variants import apply, expand, label
 from sim.workload import Precision, Workload
 
 REQUIRED = ("model", "gpu", "workload", "layouts")
+SERVING = ("requests", "scheduler", "slo", "disaggregation", "plan")
 SIMPLE = ("name", "description", "usable_memory", "granularity")
 
 
@@ -79,6 +84,16 @@ class Scenario(Noun):
 
     variants: tuple[Variant, ...] = ()
     """What runs instead, where fields are varied (``vary`` in a file)."""
+    requests: Requests | None = None
+    """What ``replay`` and ``plan`` answer."""
+    scheduler: Scheduler | None = None
+    """How instances batch; left out, the defaults of ``engine``."""
+    slo: Slo | None = None
+    """What requests must keep."""
+    disaggregation: Disaggregation | None = None
+    """Prefill on instances of their own."""
+    plan: PlanSettings | None = None
+    """What ``plan`` searches."""
 
     @field_validator("name", "description")
     @classmethod
@@ -161,6 +176,7 @@ class Scenario(Noun):
             "granularity": self.granularity,
             **_plain(self.conditions),
             **({"vary": [v.values for v in self.variants]} if self.variants else {}),
+            **{name: _plain(part) for name in SERVING if (part := getattr(self, name)) is not None},
             "layouts": [{"strategy": layout.kind, **_plain(layout)} for layout in self.layouts],
         }
 
@@ -220,7 +236,7 @@ def _assemble(data: dict[str, Any], parts: Parts) -> Scenario | None:
         if key not in known:
             parts.note(Problem(unknown_key(key, known), str(key)))
     for key in REQUIRED:
-        if data.get(key) is None:
+        if data.get(key) is None and not (key == "workload" and data.get("requests") is not None):
             parts.note(Problem(f"is missing; a scenario needs {', '.join(REQUIRED)}", key))
     fields = {key: value for key, value in data.items() if key in SIMPLE} | parts.read(data)
     try:

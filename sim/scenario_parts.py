@@ -19,6 +19,10 @@ from sim.hardware import Gpu
 from sim.machine import assemble
 from sim.model import Model
 from sim.noun import Noun
+from sim.planner.settings import PlanSettings
+from sim.replays.fleet import Disaggregation
+from sim.replays.requests import Requests, Slo, typical
+from sim.replays.scheduler import parse_scheduler
 from sim.speculation import Speculation
 from sim.strategy import Strategy
 from sim.topology import Topology
@@ -80,13 +84,20 @@ class Parts:
         said_of_machine = {key: data[key] for key in Conditions.model_fields if data.get(key) is not None}
         conditions = self.part("", said_of_machine, lambda v: noun(Conditions, v))
         self._machine(gpu, topology, conditions, data.get("granularity"))
+        serving = self._serving(data)
+        requests = serving["requests"]
         workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))
+        if data.get("workload") is None and requests:
+            workload = typical(requests)
         speculation = self.part("speculation", data.get("speculation"), lambda v: _speculation(v, self.base))
         if workload and speculation:
             workload = self.part("workload", workload, lambda w: _with_drafts(w, speculation))
         said = data.get("precision")
         precision = self.part("precision", {} if said is None else said, lambda v: _precision(v, model))
         layouts = self._layouts(data.get("layouts"))
+        pools = serving["disaggregation"]
+        for problem in pools.prefill.check(model, "prefill") if pools and model else ():
+            self.note(problem._replace(key=f"disaggregation.prefill.{problem.key}".rstrip(".")))
         phase = workload.phase if workload else "decode"
         for problem in layout_problems(layouts, model, phase, topology):
             self.note(_as_written(problem, data["layouts"]))
@@ -99,6 +110,19 @@ class Parts:
             "speculation": speculation,
             "layouts": None if None in layouts else layouts,
             **(conditions.model_dump() if conditions else {}),
+            **serving,
+        }
+
+    def _serving(self, data: dict[str, Any]) -> dict[str, Any]:
+        """What a replay needs: requests, scheduler, SLO and pools."""
+        return {
+            "requests": self.part("requests", data.get("requests"), lambda v: _requests(v, self.base)),
+            "scheduler": self.part("scheduler", data.get("scheduler"), parse_scheduler),
+            "plan": self.part("plan", data.get("plan"), lambda v: noun(PlanSettings, v)),
+            "slo": self.part("slo", data.get("slo"), lambda v: noun(Slo, v)),
+            "disaggregation": self.part(
+                "disaggregation", data.get("disaggregation"), lambda v: noun(Disaggregation, v)
+            ),
         }
 
     def _machine(
@@ -212,6 +236,14 @@ def _build(machine: Topology, gpu: Gpu) -> Fabric:
     if len(fabric) != machine.gpu_count:
         raise TypeError(f"build connects {len(fabric)} GPUs, gpu_count says {machine.gpu_count}")
     return fabric
+
+
+def _requests(value: Any, base: Path | None) -> Requests:
+    """The requests; a trace is looked for beside the scenario."""
+    requests = noun(Requests, value)
+    if requests.trace and base:
+        return requests.model_copy(update={"trace": str(base / requests.trace)})
+    return requests
 
 
 def _layout(value: Any) -> Strategy:
