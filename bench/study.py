@@ -32,9 +32,7 @@ def main() -> None:
             began = time.perf_counter()
             rows = sum(count for _, count in pool.map(work, [study] * len(chosen), chosen))
             seconds = time.perf_counter() - began
-        print(
-            f"{workers} process{'es' * (workers > 1)}: {rows:,} points in {seconds:.2f} s, {rows / seconds:,.0f} points/s"
-        )
+        print(f"{workers} process{'es' * (workers > 1)}: {rows:,} points, {rows / seconds:,.0f} points/s")
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"largest worker: {peak:,.0f} MiB")
 
