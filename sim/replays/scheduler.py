@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from sim.errors import InputError
@@ -21,6 +22,30 @@ from sim.noun import Noun
 from sim.units import Count
 
 FOLDER = Path(__file__).parent.parent / "data" / "schedulers"
+
+
+class Speculation(Noun):
+    """Draft tokens of every decode step, accepted one after the other, each with the same probability.
+
+    A step costs what one with ``1 + draft`` query tokens per sequence does; making the drafts costs nothing here.
+    Blocks for the whole answer are taken at admission.
+    """
+
+    draft: Annotated[int, Field(ge=1, le=64)]
+    acceptance: Annotated[float, Field(ge=0, le=1)]
+    """Probability that a draft token is accepted if all before it were."""
+
+    @property
+    def gain(self) -> float:
+        """Mean tokens of a step: 1 + a + a^2 + ... + a^draft (Leviathan et al. 2023, equation 1)."""
+        return float(sum(self.acceptance**n for n in range(self.draft + 1)))
+
+    def steps(self, tokens: int, seed: int) -> int:
+        """Decode steps until ``tokens`` tokens have come, drawn."""
+        random = np.random.default_rng([seed, tokens])
+        refused = random.random((tokens, self.draft)) >= self.acceptance
+        accepted = np.where(refused.any(axis=1), refused.argmax(axis=1), self.draft)
+        return int(np.searchsorted(np.cumsum(1 + accepted), tokens)) + 1
 
 
 class Scheduler(Noun):
@@ -48,6 +73,22 @@ class Scheduler(Noun):
     graph_sizes: tuple[tuple[int, int, int], ...] = ()
     """Decode batches with a CUDA graph as (first, last, step); a batch is padded up to the next one, larger ones run
     as they are."""
+
+    speculation: Speculation | None = None
+
+    @property
+    def query_tokens(self) -> int:
+        """Tokens of each sequence in a decode step."""
+        return 1 + self.speculation.draft if self.speculation else 1
+
+    @property
+    def gain(self) -> float:
+        """Mean tokens that a sequence gains in a decode step."""
+        return self.speculation.gain if self.speculation else 1
+
+    def steps(self, tokens: int, seed: int) -> int:
+        """Decode steps of a request until so many tokens have come."""
+        return self.speculation.steps(tokens, seed) if self.speculation and tokens else tokens
 
     def sizes(self) -> list[int]:
         """Padded batches, in order."""

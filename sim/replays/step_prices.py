@@ -47,10 +47,15 @@ class StepPrices:
         Tokens of the longest context that will be asked for.
     batches
         Padded decode batches up to the largest one; beyond it, and where there are none, every batch has its own row.
+    query
+        Tokens of each sequence in a decode step: 1, or 1 + draft tokens.
     """
 
-    def __init__(self, placement: Placement, machine: Machine, longest: int, batches: Iterable[int] = ()):
-        self.placement, self.machine, self.longest = placement, machine, max(longest, 4)
+    def __init__(
+        self, placement: Placement, machine: Machine, longest: int, batches: Iterable[int] = (), query: int = 1
+    ):
+        self.placement, self.machine, self.longest = placement, machine, max(longest, 4 * query)
+        self.query = query
         self.groups = placement.cut.sequence_groups
         self.padded = sorted(batches)
         self._rows: dict[int, Row] = {}
@@ -78,12 +83,12 @@ class StepPrices:
     def _seconds(self, batches: list[int], contexts: Table) -> Table:
         """One row per batch, one column per context."""
         grid = np.meshgrid(np.array(batches) * self.groups, contexts, indexing="ij")
-        found = sweep(self.placement, self.machine, grid[0].ravel(), grid[1].ravel())
+        found = sweep(self.placement, self.machine, grid[0].ravel(), grid[1].ravel(), self.query)
         return found.seconds.reshape(len(batches), len(contexts))
 
     def _tabulate(self, batches: list[int]) -> None:
         count = max(4, int(2 * np.log2(self.longest)))
-        knots = np.unique(np.geomspace(1, self.longest, count).astype(np.int64))
+        knots = np.unique(np.geomspace(self.query, self.longest, count).astype(np.int64))
         values = self._seconds(batches, knots)
         for _ in range(MOST_ROUNDS):
             middles = (knots[:-1] + knots[1:]) // 2
@@ -137,7 +142,7 @@ class StepPrices:
         of prompts and of decodes comes on top: that of a chunk is half of its own square and its rectangle with what is
         cached. The group with most new tokens sets the time of attention, all groups together that of the FFN.
         """
-        rows += batch
+        rows += batch * self.query
         if not batch and len(chunks) == 1 and not chunks[0][0] and chunks[0][1] == rows:
             return self.prompt(rows)
         pairs = 0.0
