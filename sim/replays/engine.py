@@ -195,7 +195,7 @@ class Engine:
 
     def _batch(self) -> tuple[int, float]:
         """Rows of the fullest group, padded, and the mean context of so many that gives the tokens of the longest."""
-        count = tokens = 0
+        count, tokens = 0, 0.0
         for lane in self.lanes:
             count, tokens = max(count, lane.count), max(tokens, lane.tokens)
         batch = self.padded[count] if count < len(self.padded) else count
