@@ -20,6 +20,7 @@ from sim.model import Attention, Layer, LinearAttention
 from sim.noun import Noun
 from sim.placement import Placement
 from sim.tensors import Positive
+from sim.workload import Group
 
 FOLDER = Path(__file__).parent / "data" / "allocators"
 
@@ -70,9 +71,9 @@ class Allocator(Noun):
 
     def reserved(self, placement: Placement, stage: int, lane: Lane) -> int:
         """Bytes of the blocks that this rank's sequences take."""
-        return sum(n * self._sequence(placement, stage, lane, length) for n, length in lane.sequences().groups)
+        return sum(g.count * self._sequence(placement, stage, lane, g) for g in lane.sequences().groups)
 
-    def _sequence(self, placement: Placement, stage: int, lane: Lane, length: int) -> int:
+    def _sequence(self, placement: Placement, stage: int, lane: Lane, group: Group) -> int:
         layers, linears = _cached(placement, stage), _linear(placement, stage)
         states = {linear: lane.state(linear) for _, linear in linears}
         largest = max((self.layer_bytes(a, lane) for _, a in layers), default=0)
@@ -84,10 +85,10 @@ class Allocator(Noun):
         total = 0
         for count, a in layers:
             row = block * lane.cut.kv_ranks
-            blocks = -(-length // row)
+            blocks = -(-group.length // row)
             if a.window and self.frees_windows:
-                new = lane.query_tokens if lane.phase == "decode" else 1
-                blocks = min(blocks, -(-min(a.window - 1 + new, length) // row) + 1)
+                new = 1 if group.prompt else group.new
+                blocks = min(blocks, -(-min(a.window - 1 + new, group.length) // row) + 1)
             total += count * blocks * block * (largest if one_page else self.layer_bytes(a, lane))
         for count, linear in linears:
             padded = one_page and self.state == "page" and states[linear]

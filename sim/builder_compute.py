@@ -14,7 +14,7 @@ from sim import ops_compute as compute
 from sim.cut import Cut, Dim
 from sim.errors import ProgramError
 from sim.model import LatentAttention, Layer, Model, MoeFfn, TensorShape
-from sim.program import Alias, Op, Segment, Value
+from sim.program import DECODING, PROMPTS, Alias, Op, Segment, Value
 from sim.workload import Phase
 
 
@@ -106,19 +106,33 @@ class ComputeBuilder:
 
     def split(self, x: Value, parts: int) -> list[Value]:
         """The batch in ``parts`` pieces by sequence; no data moves."""
-        if parts == 1:
-            return [x]
-        pieces = tuple(x._replace(chunk=(*x.chunk, (i, parts))) for i in range(parts))
+        return [x] if parts == 1 else self._pieces(x, [(i, parts) for i in range(parts)])
+
+    def by_phase(self, x: Value) -> list[Value]:
+        """What decodes and what belongs to prompts, of a mixed step; no data moves."""
+        return self._pieces(x, [DECODING, PROMPTS])
+
+    def _pieces(self, x: Value, which: list[tuple[int, int]]) -> list[Value]:
+        pieces = tuple(x._replace(chunk=(*x.chunk, one)) for one in which)
         self.ops.append(Alias(self.named("split"), (x,), pieces))
         return list(pieces)
+
+    def prefills(self, x: Value) -> bool:
+        """Whether the tokens of a value belong to prompts."""
+        return self.phase == "prefill" or x.chunk[-1:] == (PROMPTS,)
+
+    def decodes(self, x: Value) -> bool:
+        """Whether none of them do."""
+        return self.phase == "decode" or x.chunk[-1:] == (DECODING,)
 
     def concat(self, parts: list[Value]) -> Value:
         """Pieces of a batch put together again; no data moves."""
         if len(parts) == 1:
             return parts[0]
         joined = parts[0]._replace(chunk=parts[0].chunk[:-1])
-        expected = [joined._replace(chunk=(*joined.chunk, (i, len(parts)))) for i in range(len(parts))]
-        if parts != expected:
+        of = parts[0].chunk[-1][1]
+        expected = [joined._replace(chunk=(*joined.chunk, (i, of))) for i in range(len(parts))]
+        if [p._replace(name=joined.name) for p in parts] != expected or len(parts) != (of or 2):
             raise self.fail("concat", "the pieces are not the pieces of one batch in order")
         self.ops.append(Alias(self.named("concat"), tuple(parts), (joined,)))
         return joined
@@ -244,7 +258,9 @@ class ComputeBuilder:
             )
         shares = self.mesh.real(self.cut.kv_axes)
         y = q._replace(name=f"{q.name}.attended", dims=(q.dims[0], Dim("head_dim", out)), shares=shares)
-        self.ops.append(compute.Attend(self.named("core"), (q, *expanded), (y,), self.layer.attention))
+        prefill = self.prefills(q)
+        name = "prefill_core" if prefill and self.phase == "mixed" else "core"
+        self.ops.append(compute.Attend(self.named(name), (q, *expanded), (y,), self.layer.attention, prefill))
         return y
 
     def expand_latent(self, latent: Value, attention: LatentAttention) -> Value:
@@ -272,8 +288,10 @@ class ComputeBuilder:
         shares = () if self.cut.whole_index else self.mesh.real(self.cut.kv_axes)
         dims = (Dim("candidates", self.layer.attention.index.top_k), Dim("pair", 2))
         found = queries._replace(name=self.named("candidates"), dims=dims, shares=shares)
-        op = compute.Index(self.named("index"), (queries, keys, weights), (found,), self.layer.attention)
-        self.ops.append(op)
+        prefill = self.prefills(queries)
+        name = "prefill_index" if prefill and self.phase == "mixed" else "index"
+        inputs = (queries, keys, weights)
+        self.ops.append(compute.Index(self.named(name), inputs, (found,), self.layer.attention, prefill))
         return found
 
     def pick(self, candidates: Value) -> None:
@@ -349,7 +367,7 @@ class ComputeBuilder:
 
     def last_tokens(self, x: Value) -> Value:
         """The rows that the LM head needs: all in decode, the last one of each prompt in prefill."""
-        y = x._replace(name=f"{x.name}.last", per_sequence=self.phase == "prefill")
+        y = x._replace(name=f"{x.name}.last", per_sequence=self.phase != "decode")
         self.ops.append(Alias(self.named("last"), (x,), (y,)))
         return y
 

@@ -22,6 +22,11 @@ def scenario_names() -> list[str]:
     return sorted(path.stem for path in _folder().glob("*.yaml"))
 
 
+def study_names() -> list[str]:
+    """Return the names of the shipped studies, sorted."""
+    return sorted(path.stem for path in (_folder() / "studies").glob("*.yaml"))
+
+
 def find_scenario(name: str | Path) -> Path:
     """Return the file that ``name`` means: a path, or the bare name of a shipped scenario.
 
@@ -32,11 +37,26 @@ def find_scenario(name: str | Path) -> Path:
     ScenarioError
         If there is neither; lists the shipped scenarios.
     """
+    return _find(name, _folder(), "scenario")
+
+
+def find_study(name: str | Path) -> Path:
+    """Return the file that ``name`` means, as ``find_scenario`` does, among the shipped studies.
+
+    Raises
+    ------
+    ScenarioError
+        If there is neither; lists the shipped studies.
+    """
+    return _find(name, _folder() / "studies", "study")
+
+
+def _find(name: str | Path, folder: Path, noun: str) -> Path:
     path = Path(name)
     if path.suffix or len(path.parts) > 1 or isfile(path):
         return path
-    known = scenario_names()
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
     if str(name) in known:
-        return _folder() / f"{name}.yaml"
-    text = "is neither a file nor a shipped scenario"
+        return folder / f"{name}.yaml"
+    text = f"is neither a file nor a shipped {noun}"
     raise ScenarioError(Problem(f"{text}; {suggest(name, known)}shipped: {', '.join(known)}", where=str(name) or "''"))

@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sim import __version__, cli_replay, cli_topology, cli_validate
+from sim import __version__, cli_launch, cli_replay, cli_roofline, cli_study, cli_topology, cli_validate
+from sim.cli_options import File, Json, complete_file
 from sim.errors import FloorError, InputError, Problem, ProgramError
 
 Action = Callable[[], str | tuple[str, int]]
@@ -71,25 +72,6 @@ class KernelSource(StrEnum):
     measured = "measured"
 
 
-def _complete_file(incomplete: str) -> list[str]:
-    from glob import escape, glob
-
-    from sim.catalog_scenarios import scenario_names
-
-    files = [p + "/" * os.path.isdir(p) for p in glob(f"{escape(incomplete)}*") if os.path.isdir(p) or ".y" in p]
-    return [*(name for name in scenario_names() if name.startswith(incomplete)), *sorted(files)]
-
-
-File = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="A scenario file, or the name of a shipped scenario.",
-        autocompletion=_complete_file,
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, one row per layout.")]
 Out = Annotated[
     Path | None,
@@ -176,7 +158,7 @@ def prove(
 
 
 @app.command(short_help="Say what is wrong with scenario files.", epilog="Example: shardwise check scenarios/*.yaml")
-def check(files: Annotated[list[str], typer.Argument(metavar="FILE...", autocompletion=_complete_file)]) -> Action:
+def check(files: Annotated[list[str], typer.Argument(metavar="FILE...", autocompletion=complete_file)]) -> Action:
     """Read scenario files and report everything that is wrong with them."""
     return lambda: _check(files)
 
@@ -229,8 +211,8 @@ def _answer(
     options = {"granularity": granularity, "kernels": kernels}
     changes: dict[str, Any] = {name: option.value for name, option in options.items() if option}
     if tag is not None:
-        changes["layouts"] = (scenario.layout(tag),)
-    report = compare(scenario.model_copy(update=changes))
+        changes |= {"layouts": (scenario.layout(tag),), "variants": ()}
+    report = compare(scenario.adjusted(**changes))
     if out:
         written = write_folder(out, report)
         print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
@@ -311,6 +293,9 @@ def _terminal() -> tuple[int, bool]:
 cli_topology.add_to(app, _terminal)
 cli_validate.add_to(app, _terminal)
 cli_replay.add_to(app, _terminal)
+cli_roofline.add_to(app, _terminal)
+cli_study.add_to(app, _terminal)
+cli_launch.add_to(app, _terminal)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

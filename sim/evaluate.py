@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import Any
 
 from sim.allocators import load_allocator
+from sim.drafting import Drafting
+from sim.engines import ANY, load_engine
 from sim.errors import ProgramError
+from sim.first_token import FRONT_END, first_token
 from sim.lane import Lane
 from sim.limits import largest
 from sim.lower import lower
-from sim.memory import CommunicationBuffers
+from sim.memory import CommunicationBuffers, engine_reserve
 from sim.placement import PARTS
 from sim.program import CommunicationOp, Program
 from sim.rank_kinds import RankKind, ranges
-from sim.report import KvReport, LayoutReport, LinkReport, MemoryReport, RankGroup, WeightsReport
+from sim.report import (
+    FirstTokenReport,
+    KvReport,
+    LayoutReport,
+    LinkReport,
+    MemoryReport,
+    RankGroup,
+    SpeculationReport,
+    WeightsReport,
+)
+from sim.speculation import Speculation
 from sim.timing import Timing
 from sim.units import format_bytes
 from sim.workload import Sequences
@@ -23,7 +37,14 @@ MOST_LINKS = 32
 
 
 class Evaluation(Timing):
-    """Everything that can be asked of one layout; see ``Timing`` for what it is made of."""
+    """Everything that can be asked of one layout; see ``Timing`` for what it is made of.
+
+    ``speculation`` says who drafts the query tokens of a decode step.
+    """
+
+    def __init__(self, *timing: Any, speculation: Speculation | None = None, **more: Any):
+        super().__init__(*timing, **more)
+        self.drafting = Drafting(speculation, self.placement, self.machine) if speculation else None
 
     # -- memory ----------------------------------------------------------------------------------------------
 
@@ -31,7 +52,7 @@ class Evaluation(Timing):
         """The figures of a rank with these sequences of a replica."""
         w = self.workload
         precision = self.placement.precision
-        return Lane(rank, self.placement.cut, sequences, w.phase, w.query_tokens, precision, w.generated)
+        return Lane(rank, self.placement.cut, sequences, precision, w.generated)
 
     @cached_property
     def program(self) -> Program:
@@ -46,8 +67,11 @@ class Evaluation(Timing):
     @cached_property
     def reserve(self) -> int:
         """Bytes that the engine leaves alone."""
-        capacity = self.machine.kernels.gpu.memory_bytes
-        return capacity - int(capacity * self.usable_memory)
+        return engine_reserve(self.machine.kernels.gpu.memory_bytes, self.usable_memory)
+
+    def draft_bytes(self, stage: int, rank: int, sequences: Sequences) -> int:
+        """Weights and cache of what drafts, on one rank."""
+        return self.drafting.bytes(stage, rank, sequences, self.workload.generated) if self.drafting else 0
 
     @cached_property
     def kinds(self) -> list[RankKind]:
@@ -95,13 +119,23 @@ class Evaluation(Timing):
     def _limits(self) -> tuple[int, int]:
         """Largest batch (of the longest context given) and longest context (at this batch) that fit."""
         replicas = self.strategy.replicas
-        longest = max(length for _, length in self.replica.groups)
-        batch, kind = self.replica.count, self.fullest
-        room = self.machine.kernels.gpu.memory_bytes - kind.total(Sequences(((0, longest),)))
-        used = kind.total(Sequences(((batch, longest),))) - kind.total(Sequences(((0, longest),)))
+        mixed = self.workload.phase == "mixed"
+        beside = tuple(g for g in self.replica.groups if mixed and g.prompt)
+        counted = Sequences(tuple(g for g in self.replica.groups if g not in beside))
+        longest, batch, kind = counted.longest, counted.count, self.fullest
+
+        def alike(count: int, length: int) -> Sequences:
+            """As the longest one, with at most as many new tokens as there are; prompts of a mixed step stay."""
+            whole = longest.prompt and longest.new == longest.length
+            new = length if whole else min(longest.new, length)
+            return Sequences((longest._replace(count=count, length=length, new=new), *beside))
+
+        none = kind.total(alike(0, longest.length))
+        room = self.machine.kernels.gpu.memory_bytes - none
+        used = kind.total(alike(batch, longest.length)) - none
         share = room / used if used > 0 else 1.0
-        most = largest(lambda b: self._fits(Sequences(((b, longest),))), int(batch * share))
-        reach = largest(lambda c: self._fits(Sequences(((batch, c),))), int(longest * share))
+        most = largest(lambda b: self._fits(alike(b, longest.length)), int(batch * share))
+        reach = largest(lambda c: self._fits(alike(batch, c)), int(longest.length * share))
         return most * replicas, reach
 
     def memory(self) -> MemoryReport:
@@ -117,6 +151,7 @@ class Evaluation(Timing):
             activations_bytes=kind.activations(lane),
             communication_bytes=self.buffers.bytes(lane),
             reserve_bytes=self.reserve,
+            draft_bytes=self.draft_bytes(kind.stage, kind.ranks[0], self.replica),
             total_bytes=kind.total(self.replica),
             max_batch=batch,
             max_context=context,
@@ -125,7 +160,7 @@ class Evaluation(Timing):
     def kv(self) -> KvReport:
         """The cache over all ranks, and on the rank that holds most of it."""
         placement = self.placement
-        unique = placement.unique_kv_bytes(self.workload.sequences, self.workload.query_tokens)
+        unique = placement.unique_kv_bytes(self.workload.sequences)
         shares: dict[Sequences, int] = {}
         for index in range(self.strategy.replicas):
             share = self.workload.sequences.share(index, self.strategy.replicas)
@@ -213,8 +248,20 @@ class Evaluation(Timing):
 
     def _tokens_per_user(self) -> float:
         """Tokens that a sequence gains in a step: one in decode, its prompt (on average) in prefill."""
-        every = self.workload.sequences
-        return every.tokens / every.count if self.workload.phase == "prefill" else 1.0
+        every = Sequences(self.workload.each)
+        return every.new_tokens / every.count if self.workload.phase == "prefill" else 1.0
+
+    def _speculation(self) -> SpeculationReport | None:
+        return self.drafting.report(self.workload, self.usable_memory) if self.drafting else None
+
+    @cached_property
+    def first_token(self) -> FirstTokenReport | None:
+        """What a prompt's first token waits for, in prefill."""
+        if self.workload.phase != "prefill":
+            return None
+        serving = load_engine(ANY).serving
+        work = (self.workload, self.usable_memory, self.granularity)
+        return first_token(self.placement, self.machine, *work, serving)
 
     def _links(self) -> tuple[LinkReport, ...]:
         """The links that carried most in a pass over each stage, most bytes per second of bandwidth first."""
@@ -245,7 +292,11 @@ class Evaluation(Timing):
                 f"{format_bytes(memory.weights_bytes)}, KV {format_bytes(memory.kv_bytes)}, engine reserve "
                 f"{format_bytes(memory.reserve_bytes)}"
             )
-        batch = self.workload.sequences.count
+        batch = sum(g.count for g in self.workload.each)
+        speculation = self._speculation()
+        seconds = speculation.tpot_seconds if speculation else step.seconds
+        if self.workload.chunk and self.first_token:
+            seconds = self.first_token.seconds - self.first_token.parts[FRONT_END]
         return LayoutReport(
             tag=self.strategy.label,
             strategy=self.strategy.kind,
@@ -257,8 +308,10 @@ class Evaluation(Timing):
             weights=self.weights(),
             memory=memory,
             step=step,
-            tokens_per_s_per_user=self._tokens_per_user() / step.seconds,
-            output_tokens_per_s_per_gpu=batch / step.seconds / self.gpus,
+            speculation=speculation,
+            first_token=self.first_token,
+            tokens_per_s_per_user=self._tokens_per_user() / seconds,
+            output_tokens_per_s_per_gpu=batch / seconds / self.gpus,
             ranks=self.ranks(),
             pieces=self.best.pieces,
             rank_order=self.best.order,

@@ -16,7 +16,7 @@ from sim.errors import InputError, Problem
 from sim.report import Report
 
 _WORDS = re.compile(r"\w|\w[\w./ -]*\w", re.ASCII)
-_NOT_IN_CSV = ("ranks", "breakdown", "causes", "collectives", "links")
+_NOT_IN_CSV = ("ranks", "breakdown", "causes", "collectives", "links", "parts", "by_draft_tokens")
 
 
 def to_json(report: Report) -> str:

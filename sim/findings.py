@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 
 from sim.evaluate import Evaluation
 from sim.model import Attention, Model, MoeFfn
@@ -83,7 +83,7 @@ def memory(report: LayoutReport, workload: Workload) -> str | None:
     if report.feasible:
         return None
     m = report.memory
-    context = max(length for _, length in workload.sequences.groups)
+    context = workload.sequences.longest.length
     fits = []
     if m.max_batch:
         fits.append(f"batch {m.max_batch:,} at this context fits")
@@ -177,6 +177,36 @@ def weights(report: LayoutReport) -> str | None:
     return f"{report.tag}: weights are held {copies:.2f}x, {format_bytes(extra)} of copies per GPU on average"
 
 
+def speculation(report: LayoutReport) -> str | None:
+    """What drafts make of a token, and where more of them do not pay."""
+    s = report.speculation
+    if s is None:
+        return None
+    pays = f"{s.best_draft_tokens} draft tokens are the most that pay"
+    if s.best_draft_tokens == max(s.by_draft_tokens):
+        pays = f"more than {s.best_draft_tokens} would pay, as far as acceptance is known"
+    return (
+        f"{report.tag}: {s.draft_tokens} drafts yield {s.tokens_per_step:.2f} tokens a step: "
+        f"{format_seconds(s.tpot_seconds)} a token, {s.speedup:.2f}x as fast as without; drafting takes "
+        f"{100 * s.draft_seconds / (s.draft_seconds + s.verify_seconds):.0f} %; {pays}"
+    )
+
+
+def first_token(report: LayoutReport) -> str | None:
+    """What a prompt's first token waits for."""
+    f = report.first_token
+    if f is None:
+        return None
+    cached = f", {format_count(f.cached_tokens)} more were cached" if f.cached_tokens else ""
+    steps = f" in {f.steps} steps" if f.steps > 1 else ""
+    saved = f"; chunks in flight save {format_seconds(f.overlapped_seconds)}" if f.overlapped_seconds else ""
+    share = 100 * f.attention_seconds / (f.seconds + f.overlapped_seconds)
+    return (
+        f"{report.tag}: first token after {format_seconds(f.seconds)}: {format_count(f.new_tokens)} tokens"
+        f"{steps}{cached}; attention takes {share:.0f} %{saved}"
+    )
+
+
 def ranking(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> Iterator[str]:
     """Which layout is best at what, among those that fit, and which ones come too close to tell."""
     fit = [r for r in reports if r.feasible]
@@ -212,10 +242,25 @@ def findings(
             pieces(evaluation, report),
             conditions(report, without),
             links(report),
+            first_token(report),
+            speculation(report),
             time(report),
         ]
         lines += [line for line in found if line]
     return tuple(lines)
+
+
+def sweep_findings(evaluations: Sequence[Evaluation], reports: Sequence[LayoutReport]) -> tuple[str, ...]:
+    """What a sweep shows: the fastest layout of each variant, and what drafts and prompts make of each row."""
+    if len({r.variant for r in reports}) == len(reports):
+        lines = list(ranking(evaluations, reports))
+    else:
+        lines = []
+        for variant, several in groupby(reports, key=lambda r: r.variant):
+            fit = sorted((r for r in several if r.feasible), key=lambda r: r.step.seconds)
+            times = [f"{r.tag.removesuffix(variant).strip()} ({format_seconds(r.step.seconds)})" for r in fit[:3]]
+            lines.append(f"{variant}: fastest {', then '.join(times)}" if times else f"{variant}: no layout fits")
+    return (*lines, *(line for r in reports for line in (first_token(r), speculation(r)) if line))
 
 
 def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload) -> tuple[str, ...]:
@@ -223,10 +268,9 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
     lines = []
     if workload.phase == "decode":
         lines.append("requests coming and going: a step has exactly this batch, no prefill runs beside it")
+    if workload.phase != "prefill":
         lines.append("how batches are padded for CUDA graphs, and the last partly filled block of a paged cache")
-    else:
-        lines.append("chunked prefill and prefix caching: every prompt runs whole, in one step")
-    if workload.query_tokens > 1:
+    if workload.query_tokens > 1 and not evaluations[0].drafting:
         lines.append("acceptance and drafting: each step counts one token per sequence, whatever is accepted")
     if any(isinstance(layer.ffn, MoeFfn) for layer in model.kinds):
         even = evaluations[0].machine.kernels.engine.routing.even
@@ -242,7 +286,7 @@ def left_out(evaluations: Sequence[Evaluation], model: Model, workload: Workload
         others = "" if evaluations[0].machine.background else "other traffic on the network, and "
         lines.append(f"{others}adaptive routing: messages take the shortest routes, split evenly")
     lines += evaluations[0].machine.kernels.notes()
-    longest = max(length for _, length in workload.sequences.groups)
+    longest = workload.sequences.longest.length
     if model.max_context and longest > model.max_context:
         lines.append(f"what the model does beyond the {model.max_context:,} positions that its checkpoint states")
     return (*lines, *model.not_modelled)

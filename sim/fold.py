@@ -160,8 +160,6 @@ def classify(
 
 def _cache(lane: Lane, window: int | None, chunk: Chunk) -> object:
     """What a rank reads from its cache and writes to it."""
-    if lane.phase == "prefill":
-        return lane.sequences(chunk).groups, lane.appended(chunk)
     return lane.kv_tokens(window, chunk), lane.appended(chunk), lane.sequences(chunk).groups
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from sim.cut import Cut, Dim
 from sim.model import Attention, LinearAttention
 from sim.program import Chunk, CommunicationOp, Value
-from sim.workload import Number, Phase, Precision, Sequences, larger, smaller
+from sim.workload import Group, Number, Precision, Sequences, larger, smaller
 
 
 class Lane:
@@ -26,10 +28,10 @@ class Lane:
         The strategy's cut.
     sequences
         All sequences of the instance, before they are split.
-    phase, query_tokens, generated
-        As in ``Workload``.
     precision
         Formats by use.
+    generated
+        As in ``Workload``.
     micro
         (index, of): only this micro-batch of each group's sequences.
     copies
@@ -41,8 +43,6 @@ class Lane:
         rank: int,
         cut: Cut,
         sequences: Sequences,
-        phase: Phase,
-        query_tokens: Number,
         precision: Precision,
         generated: int = 0,
         copies: Callable[[CommunicationOp], int] | None = None,
@@ -50,8 +50,6 @@ class Lane:
     ):
         self.rank = rank
         self.cut = cut
-        self.phase = phase
-        self.query_tokens = query_tokens
         self.generated = generated
         self.copies = copies
         self.micro = micro
@@ -118,15 +116,13 @@ class Lane:
         return rows
 
     def _new_tokens(self, sequences: Sequences, per_sequence: bool) -> Number:
-        if self.phase == "prefill" and not per_sequence:
-            return sequences.tokens
-        return sequences.count * (1 if self.phase == "prefill" else self.query_tokens)
+        return sum(g.count * (1 if per_sequence and g.prompt else g.new) for g in sequences.groups)
 
     def kv_tokens(self, window: int | None, chunk: Chunk = ()) -> Number:
-        """Cached tokens that this rank's attention reads in a decode step, summed over its sequences."""
+        """Cached tokens that this rank keeps, and reads in a decode step, summed over its sequences."""
         key = ("kv", window, chunk)
         if key not in self._kept:
-            self._kept[key] = sum(n * self._held(length, window) for n, length in self.sequences(chunk).groups)
+            self._kept[key] = sum(g.count * self._held(g, window) for g in self.sequences(chunk).groups)
         return self._kept[key]
 
     def read_tokens(self, attention: Attention, chunk: Chunk = ()) -> Number:
@@ -137,9 +133,9 @@ class Lane:
         key = ("read", size, chunk)
         if key not in self._kept:
             total: Number = 0
-            for n, length in self.sequences(chunk).groups:
-                seen = length - (length - self.query_tokens) // size * size
-                total = total + n * (self._first(length) - self._first(length, seen))
+            for g in self.sequences(chunk).groups:
+                seen = g.length - (g.length - g.new) // size * size
+                total = total + g.count * (self._first(g.length) - self._first(g.length, seen))
             self._kept[key] = total
         return self._kept[key]
 
@@ -155,43 +151,62 @@ class Lane:
         """Tokens that this rank holds of the first ``length - without`` ones of a cache of ``length``."""
         return self.cut.ownership.held(length, self._kv_ranks, self._kv_rank, self.generated, length - without)
 
-    def _held(self, length: Number, window: int | None) -> Number:
-        """Tokens that this rank keeps: all, or those that some query of this step still sees."""
+    def _held(self, group: Group, window: int | None) -> Number:
+        """Tokens that this rank keeps of a sequence: all, or those that a query of this step or the next one sees."""
+        length = group.length
         if window is None:
             return self._first(length)
-        seen = window + (self.query_tokens - 1 if self.phase == "decode" else 0)
+        seen = smaller(length, window + (0 if group.prompt else group.new - 1))
         if self._kv_ranks == 1:
-            return smaller(length, seen)
-        return self._first(length) - self._first(length, smaller(length, seen))  # - those that left the window
+            return seen
+        return self._first(length) - self._first(length, seen)  # - those that left the window
 
     def appended(self, chunk: Chunk = ()) -> Number:
         """Tokens that this rank writes to its cache in this step, summed over its sequences."""
         key = ("appended", chunk)
         if key not in self._kept:
             total: Number = 0
-            for n, length in self.sequences(chunk).groups:
-                before = 0 if self.phase == "prefill" else self._first(length, self.query_tokens)
-                total = total + n * (self._first(length) - before)
+            for g in self.sequences(chunk).groups:
+                total = total + g.count * (self._first(g.length) - self._first(g.length, g.new))
             self._kept[key] = total
         return self._kept[key]
 
     def pairs(self, window: int | None, chunk: Chunk = (), chunked: bool = False) -> Number:
-        """Causal (query, key) pairs of a prefill step, summed over this rank's sequences."""
-        total: Number = 0
-        for n, length in self.sequences(chunk).groups:
+        """Causal (query, key) pairs of the new tokens, summed over this rank's sequences."""
+
+        def below(length: Number) -> Number:
+            """Pairs of the first ``length`` queries."""
             if chunked and window is not None:
                 whole, rest = length // window, length % window
-                total = total + n * (whole * (window * (window + 1) // 2) + rest * (rest + 1) // 2)
-                continue
+                return whole * (window * (window + 1) // 2) + rest * (rest + 1) // 2
             inside = length if window is None else smaller(length, window)
-            total = total + n * (inside * (inside + 1) // 2 + (length - inside) * inside)
+            return inside * (inside + 1) // 2 + (length - inside) * inside
+
+        return sum(g.count * (below(g.length) - below(g.length - g.new)) for g in self.sequences(chunk).groups)
+
+    def reread(self, attention: Attention, chunk: Chunk = ()) -> Number:
+        """Tokens cached before this step that a new one sees, summed over this rank's sequences."""
+        total: Number = 0
+        for g in self.sequences(chunk).groups:
+            before = g.length - g.new
+            if attention.window:
+                size = attention.window
+                before = before % size if attention.chunked else smaller(before, size - 1)
+            total = total + g.count * before
         return total
+
+    def queries(self, chunk: Chunk = ()) -> Number:
+        """New tokens per sequence; where sequences differ, the mean over what their queries meet."""
+        groups = self.sequences(chunk).groups
+        if len({id(g.new) if isinstance(g.new, np.ndarray) else g.new for g in groups}) == 1:
+            return groups[0].new
+        return sum(g.count * g.length * g.new for g in groups) / sum(g.count * g.length for g in groups)
 
     def longest(self, window: int | None, chunk: Chunk = ()) -> Number:
         """Keys that the last query of a prompt sees, the most of this rank's sequences."""
         longest: Number = 0
-        for _, length in self.sequences(chunk).groups:
-            longest = larger(longest, length if window is None else smaller(length, window))
+        for g in self.sequences(chunk).groups:
+            longest = larger(longest, g.length if window is None else smaller(g.length, window))
         return longest
 
     def kv_heads(self, attention: Attention) -> int:
@@ -205,10 +220,9 @@ class Lane:
     def selected(self, top_k: int, chunk: Chunk = ()) -> Number:
         """Cached tokens that this rank reads when an index keeps ``top_k`` of each sequence, spread evenly."""
         total: Number = 0
-        for n, length in self.sequences(chunk).groups:
-            held = self._held(length, None)
-            kept = smaller(held, -(-top_k * held // length))
-            total = total + n * kept
+        for g in self.sequences(chunk).groups:
+            held = self._held(g, None)
+            total = total + g.count * smaller(held, -(-top_k * held // g.length))
         return total
 
     def states(self, linear: LinearAttention) -> Number:

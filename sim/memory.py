@@ -15,6 +15,12 @@ CUSTOM_ALL_REDUCE_BYTES = 8 * 2**20  # vLLM 0.33.0 custom_all_reduce.py: max_siz
 LOW_LATENCY_ALIGNMENT = 128  # DeepEP legacy layout, buffer alignment
 LOGIT_BYTES = 4  # logits are sampled in fp32
 
+
+def engine_reserve(capacity: int, usable: float) -> int:
+    """Bytes that an engine leaves alone when it uses the fraction ``usable`` of a GPU's memory."""
+    return capacity - int(capacity * usable)
+
+
 RowKind = tuple[tuple[str, ...], Chunk, bool]
 Alive = dict[RowKind, int]
 

@@ -42,20 +42,39 @@ def _latent_query(b: Builder, x: Value, a: LatentAttention) -> tuple[Value, ...]
         if a.index and not a.index.shared:
             (scored,) = b.project(compressed, ["index_q"], "index_q")
             keys, weights = b.project(x, ["index_k", "index_weights"], "index_k")
-            b.pick(b.gather_candidates(b.index(scored, keys, weights)))
+            given = (scored, keys, weights)
+            for part in zip(*map(b.by_phase, given), strict=True) if b.phase == "mixed" else [given]:
+                b.pick(b.gather_candidates(b.index(*part)))
     else:
         (latent,) = b.project(x, ["kv_a"], "kv_a")
         (q,) = b.project(x, ["q_b"], "q")
     q, latent = b.append_kv(q, b.norm(latent, "kv_a_norm"))
-    if b.phase == "prefill":
+    return (q, latent) if b.phase == "mixed" else _latent_of_phase(b, a, q, latent)
+
+
+def _latent_of_phase(b: Builder, a: LatentAttention, q: Value, latent: Value) -> tuple[Value, ...]:
+    """Absorbed queries where tokens are decoded; keys and values of every head where they belong to a prompt."""
+    if b.prefills(q):
         return q, b.expand_latent(latent, a)
     return (b.per_head(q, "uk", a.kv_lora_rank + a.rope_dim, "absorb"),)
 
 
-def attend(b: Builder, q: Value, *expanded: Value) -> Value:
-    """Attention over the local cache: a softmax share where tokens are split."""
+def attend(b: Builder, q: Value, *more: Value) -> Value:
+    """Attention over the local cache: a softmax share where tokens are split.
+
+    In a mixed step one kernel runs for what decodes and one for the prompts; all other operations see both at once.
+    """
     a = _attention(b)
-    if isinstance(a, LatentAttention) and b.phase == "decode":
+    if b.phase != "mixed":
+        return _attend(b, a, q, *more)
+    parts = zip(*(b.by_phase(v) for v in (q, *more)), strict=True)
+    if isinstance(a, LatentAttention):
+        parts = [_latent_of_phase(b, a, *part) for part in parts]  # type: ignore[assignment]
+    return b.concat([raise_latent(b, _attend(b, a, *part)) for part in parts])
+
+
+def _attend(b: Builder, a: Attention, q: Value, *expanded: Value) -> Value:
+    if isinstance(a, LatentAttention) and not b.prefills(q):
         return b.attend(q, a.kv_lora_rank)
     return b.attend(q, a.v_head_dim, *expanded)
 
@@ -63,7 +82,7 @@ def attend(b: Builder, q: Value, *expanded: Value) -> Value:
 def raise_latent(b: Builder, attended: Value) -> Value:
     """MLA decode: from the latent to each head's values (W_UV). Other kinds have nothing to do."""
     a = _attention(b)
-    if isinstance(a, LatentAttention) and b.phase == "decode" and attended.dims[1].size == a.kv_lora_rank:
+    if isinstance(a, LatentAttention) and b.decodes(attended) and attended.dims[1].size == a.kv_lora_rank:
         return b.per_head(attended, "uv", a.v_head_dim, "raise")
     return attended
 

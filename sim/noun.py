@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,6 +31,10 @@ class Noun(BaseModel):
 
     def __hash__(self) -> int:
         return self._hash
+
+    def changed(self, **fields: Any) -> Self:
+        """A copy with other fields: checked again, and without what was computed from the old ones."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | fields)
 
     def __getstate__(self) -> dict[Any, Any]:
         """Without what was computed from the fields: hashes of text differ from process to process."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sim import shapes
 from sim.cut import Dim
 from sim.lane import Lane
@@ -116,7 +118,7 @@ class HeadProject(ComputeOp):
 
 @dataclass(frozen=True, slots=True)
 class ExpandLatent(ComputeOp):
-    """Prefill of MLA: keys and values of every head from the latent (kv_b), one GEMM."""
+    """Prefill of MLA: keys and values of every head from the latent (kv_b), one GEMM over new and cached tokens."""
 
     attention: LatentAttention
     weights: tuple[TensorShape, ...]
@@ -125,11 +127,13 @@ class ExpandLatent(ComputeOp):
         """2·rows·latent·heads·(nope + v) FLOPs."""
         (x,) = self.inputs
         a, heads = self.attention, lane.size(self.outputs[0].dims[0])
-        rows, n = lane.rows(x), heads * (a.nope_dim + a.v_head_dim)
+        cached = lane.reread(a, x.chunk)
+        rows, n = lane.rows(x) + cached, heads * (a.nope_dim + a.v_head_dim)
         fmt = lane.precision.of("attention", True)
-        io = rows * (a.kv_lora_rank + n) * lane.activation
         k = a.kv_lora_rank
-        return Work(shapes.Gemm(rows, n, k), 2 * rows * k * n, fmt.name, fmt.bytes(k * n), io_bytes=io)
+        io = (lane.rows(x) * k + rows * n) * lane.activation
+        kv = cached * lane.latent_bytes_per_token(a)
+        return Work(shapes.Gemm(rows, n, k), 2 * rows * k * n, fmt.name, fmt.bytes(k * n), kv, io)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +159,15 @@ class Index(ComputeOp):
     """The keys of the new tokens, scores over the index keys that are here, and the best tokens among them."""
 
     attention: LatentAttention
+    prefill: bool
 
     def work(self, lane: Lane) -> Work:
         """2·heads·dim FLOPs per (query, key) pair; the index keys are read once."""
         index = self.attention.index
         assert index
         q = self.inputs[0]
-        if lane.phase == "prefill":
-            pairs, tokens = lane.pairs(None, q.chunk), lane.rows(q)
-        else:
-            tokens = lane.index_tokens(q.chunk)
-            pairs = tokens * lane.query_tokens
+        tokens = lane.index_tokens(q.chunk)
+        pairs = lane.pairs(None, q.chunk) if self.prefill else tokens * lane.queries(q.chunk)
         io = lane.rows(q) * index.heads * index.head_dim * lane.activation
         flops = 2 * index.heads * index.head_dim * pairs
         return Work(shapes.TokenIndex(lane.sequences(q.chunk).count), flops, "fp8", 0, tokens * index.token_bytes, io)
@@ -199,41 +201,67 @@ class Attend(ComputeOp):
     """Attention of local query heads over local tokens; the output carries its softmax statistics."""
 
     attention: Attention
+    prefill: bool
 
-    def dims(self, lane: Lane) -> tuple[int, int]:
+    @property
+    def dims(self) -> tuple[int, int]:
         """(query-key, value) dimensions per head as this phase computes them."""
         a = self.attention
         if isinstance(a, GroupedQueryAttention):
             return a.head_dim, a.v_head_dim
-        if lane.phase == "prefill":
+        if self.prefill:
             return a.nope_dim + a.rope_dim, a.v_head_dim
         return a.kv_lora_rank + a.rope_dim, a.kv_lora_rank
 
     def work(self, lane: Lane) -> Work:
-        """4·B·q·heads·S·d FLOPs in decode, causal pairs in prefill; the local cache is read once."""
+        """4·B·q·heads·S·d FLOPs in decode, causal pairs in prefill; what was cached before is read once.
+
+        A few new tokens of a prompt behind a long prefix are what decode sees too, so its kernel may run (not for MLA,
+        whose keys and values are expanded in prefill).
+        """
+        if not self.prefill:
+            return self._over_cache(lane)
+        work = self._prompt(lane)
+        again = self.attention.kind == "gqa" and np.any(lane.reread(self.attention, self.inputs[0].chunk))
+        return work._replace(other=self._over_cache(lane)) if again else work
+
+    def _figures(self, lane: Lane) -> tuple[int, Number, str]:
+        """Heads of this rank, bytes of queries and results, and the format of the arithmetic."""
         q = self.inputs[0]
-        a, heads = self.attention, lane.size(q.dims[0])
-        qk, v = self.dims(lane)
-        io = lane.rows(q) * heads * (qk + v) * lane.activation
-        number = lane.precision.attention_arithmetic
-        sequences = lane.sequences(q.chunk)
-        kv_heads = lane.kv_heads(a)
-        if lane.phase == "prefill":
-            index = a.index if isinstance(a, LatentAttention) else None
-            pairs = lane.pairs(index.top_k if index else a.window, q.chunk, a.chunked)
-            kv = lane.rows(q) * (kv_heads * a.cache_elements if a.kind == "gqa" else heads * (qk + v))
-            kind = shapes.LatentPrefill if a.kind == "mla" else shapes.PrefillAttention
-            span = lane.longest(index.top_k if index else a.window, q.chunk)
-            keys = kv_heads if a.kind == "gqa" else heads
-            shape = kind(sequences.count, heads, keys, (qk + v) / 2, lane.rows(q), pairs, span)
-            return Work(shape, 2 * heads * (qk + v) * pairs, number, io_bytes=io + kv * lane.activation)
+        heads = lane.size(q.dims[0])
+        io = lane.rows(q) * heads * sum(self.dims) * lane.activation
+        return heads, io, lane.precision.attention_arithmetic
+
+    def _prompt(self, lane: Lane) -> Work:
+        """New tokens among themselves and with what is cached."""
+        chunk, rows, a = self.inputs[0].chunk, lane.rows(self.inputs[0]), self.attention
+        heads, io, number = self._figures(lane)
+        width = sum(self.dims)
+        index = a.index if isinstance(a, LatentAttention) else None
+        window = index.top_k if index else a.window
+        pairs, span, cached = lane.pairs(window, chunk, a.chunked), lane.longest(window, chunk), lane.reread(a, chunk)
+        count = lane.sequences(chunk).count
+        flops = 2 * heads * width * pairs
+        if a.kind == "gqa":
+            keys = lane.kv_heads(a)
+            io = io + rows * keys * a.cache_elements * lane.activation
+            shape = shapes.PrefillAttention(count, heads, keys, width / 2, rows, pairs, span)
+            return Work(shape, flops, number, 0, cached * lane.latent_bytes_per_token(a), io)
+        expanded = heads * width * lane.activation  # keys and values of every head, those of cached tokens too
+        shape = shapes.LatentPrefill(count, heads, heads, width / 2, rows, pairs, span)
+        return Work(shape, flops, number, 0, cached * expanded, io + rows * expanded)
+
+    def _over_cache(self, lane: Lane) -> Work:
+        """A few new tokens over what is cached, themselves included."""
+        chunk, a = self.inputs[0].chunk, self.attention
+        heads, io, number = self._figures(lane)
         sparse = a.index if isinstance(a, LatentAttention) else None
-        tokens = lane.selected(sparse.top_k, q.chunk) if sparse else lane.read_tokens(a, q.chunk)
-        flops = 2 * heads * (qk + v) * tokens * lane.query_tokens
+        tokens = lane.selected(sparse.top_k, chunk) if sparse else lane.read_tokens(a, chunk)
+        queries = lane.queries(chunk)
+        flops = 2 * heads * sum(self.dims) * tokens * queries
         decode = shapes.LatentDecode if a.kind == "mla" else shapes.DecodeAttention
-        kv_bytes = tokens * lane.latent_bytes_per_token(a)
-        read = decode(sequences.count, heads, kv_heads, tokens, lane.query_tokens)
-        return Work(read, flops, number, 0, kv_bytes, io)
+        shape = decode(lane.sequences(chunk).count, heads, lane.kv_heads(a), tokens, queries)
+        return Work(shape, flops, number, 0, tokens * lane.latent_bytes_per_token(a), io)
 
 
 @dataclass(frozen=True, slots=True)

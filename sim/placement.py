@@ -106,14 +106,16 @@ class Placement:
                 total = total + count * lane.states(layer.linear)
         return total
 
-    def unique_kv_bytes(self, sequences: Sequences, query_tokens: int = 1) -> int:
+    def unique_kv_bytes(self, sequences: Sequences) -> int:
         """Bytes of one copy of these sequences' caches, all layers; a window keeps what some query still sees."""
         total = 0
         for count, layer in _by_kind(list(self.model.runs)):
             if a := layer.attention:
                 per_token = self.precision.kv.bytes(a.cached_heads * a.cache_elements) + a.index_bytes
-                seen = a.window + query_tokens - 1 if a.window else None
-                tokens = sum(n * (min(length, seen) if seen else length) for n, length in sequences.groups)
+                tokens = sum(
+                    g.count * min(g.length, a.window + (0 if g.prompt else g.new - 1) if a.window else g.length)
+                    for g in sequences.groups
+                )
                 total += count * per_token * tokens
             if layer.linear:
                 total += count * sequences.count * layer.linear.state(layer.linear.value_heads, layer.linear.key_heads)

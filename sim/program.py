@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sim.lane import Lane
 
 Chunk = tuple[tuple[int, int], ...]
+DECODING, PROMPTS = (0, 0), (1, 0)
+"""The two parts of a mixed step, as pieces of a batch (see ``Sequences.share``)."""
 COMPUTE, COMMUNICATION = "compute", "communication"
 
 
@@ -56,6 +58,8 @@ class Work(NamedTuple):
     weight_bytes: Number = 0
     kv_bytes: Number = 0
     io_bytes: Number = 0
+    other: Work | None = None
+    """The same result from another kind of kernel; engines run whichever is faster."""
 
     @property
     def family(self) -> str:

@@ -37,6 +37,7 @@ class RankKind:
         e = self.evaluation
         lane = e.lane(self.ranks[0], sequences)
         used = self.weight_bytes + e.placement.kv_bytes(self.stage, lane) + self.activations(lane)
+        used += e.draft_bytes(self.stage, self.ranks[0], sequences)
         return int(used + e.buffers.bytes(lane) + e.reserve)
 
 

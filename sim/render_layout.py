@@ -22,6 +22,7 @@ _PARTS = {
     "activations_bytes": "activations",
     "communication_bytes": "communication buffers",
     "reserve_bytes": "engine reserve",
+    "draft_bytes": "draft weights and KV",
 }
 
 

@@ -87,10 +87,12 @@ def subject(resolved: Mapping[str, Any]) -> str:
         work = {"batch": len(context)} | work
     else:
         lengths = f"context {format_count(context)}"
+    tokens = sum(p["batch"] * (p["context"] - p["cached"]) for p in work.get("prompts", ()))
+    beside = f" and {format_count(tokens)} tokens of prompts" if tokens else ""
     parts = [
         model,
         f"{gpu} on {topology}",
-        f"{work['phase']} of {work['batch']:,} × {lengths}",
+        f"{work['phase']} of {work['batch']:,} × {lengths}" + beside,
         f"weights {formats['weights']}",
         f"KV {formats['kv_cache']}",
     ]
@@ -139,6 +141,7 @@ def remarks(report: Report) -> Iterable[RenderableType]:
     notes = [f"{layout.tag}: {note}" for layout in report.layouts for note in layout.engine_notes]
     for title, lines in (
         ("Findings", report.findings),
+        ("Advice", report.advice),
         ("Rules of engines", notes),
         ("Not modelled", report.not_modelled),
     ):

@@ -6,6 +6,8 @@ fullest rank; ``ranks`` lists the ranks that differ.
 
 from __future__ import annotations
 
+from typing import Self
+
 from pydantic import Field
 
 from sim.noun import Noun
@@ -54,6 +56,8 @@ class MemoryReport(Noun):
     activations_bytes: int
     communication_bytes: int
     reserve_bytes: int
+    draft_bytes: int = 0
+    """Weights and cache of what drafts tokens."""
     total_bytes: int
     max_batch: int
     """Largest batch of the whole layout that fits at this context; 0 if none does."""
@@ -77,6 +81,49 @@ class StepReport(Noun):
     """The same seconds by what bounds them: KV reads, weight reads, compute, kernel overhead, each collective."""
     exposed_communication_seconds: float
     bottleneck: str
+
+
+class SpeculationReport(Noun):
+    """A step with drafts, against one without."""
+
+    draft_tokens: int
+    tokens_per_step: float
+    """Tokens that a sequence gains in a step, on average."""
+    draft_seconds: float
+    """Of all drafts of a step."""
+    verify_seconds: float
+    """Of the step in which the model sees them."""
+    tpot_seconds: float
+    """Per token of a sequence: both together, over the tokens of a step."""
+    plain_seconds: float
+    """Of a step without drafts, which yields one token."""
+    speedup: float
+    """Tokens per second against no drafts."""
+    best_draft_tokens: int
+    """Beyond these, more drafts make a token slower; 0 if none pay."""
+    best_tpot_seconds: float
+    by_draft_tokens: dict[int, float]
+    """Seconds per token by number of draft tokens."""
+
+
+class FirstTokenReport(Noun):
+    """From a request to its first token, with nothing else on the machine."""
+
+    seconds: float
+    steps: int
+    """Chunks that a prompt is computed in (times micro-batches in flight)."""
+    new_tokens: int
+    """Of the longest prompt, those that are computed."""
+    cached_tokens: int
+    """Of the same prompt, those that were there before."""
+    first_step_seconds: float
+    last_step_seconds: float
+    overlapped_seconds: float
+    """What steps that are in flight at the same time save."""
+    attention_seconds: float
+    """In attention itself, without its projections."""
+    parts: dict[str, float]
+    """What the steps are bound by, and the front end; with ``overlapped_seconds`` taken off they add up."""
 
 
 class RankGroup(Noun):
@@ -107,10 +154,23 @@ class LinkReport(Noun):
     """Highest part of the bandwidth that the algorithms can reach on it."""
 
 
-class LayoutReport(Noun):
-    """Everything about one layout."""
+class Tagged(Noun):
+    """What is said of one layout, or of one layout in one variant of a scenario."""
 
     tag: str
+    """Of the layout, and of the variant where a scenario has several."""
+    variant: str = ""
+
+    def of_variant(self, variant: str, alone: bool) -> Self:
+        """The same, named as this variant's; ``alone`` where it has no other layout."""
+        if not variant:
+            return self
+        return self.model_copy(update={"tag": variant if alone else f"{self.tag} {variant}", "variant": variant})
+
+
+class LayoutReport(Tagged):
+    """Everything about one layout."""
+
     strategy: str
     gpus: int
     feasible: bool
@@ -122,6 +182,10 @@ class LayoutReport(Noun):
     weights: WeightsReport
     memory: MemoryReport
     step: StepReport
+    """In prefill with chunks, the last one; with speculation, the step that verifies the drafts."""
+    speculation: SpeculationReport | None = None
+    first_token: FirstTokenReport | None = None
+    """In prefill."""
     tokens_per_s_per_user: float
     """Generated tokens in decode, prompt tokens in prefill."""
     output_tokens_per_s_per_gpu: float
@@ -145,6 +209,8 @@ class Report(Noun):
     conditions: tuple[str, ...] = ()
     """Faults, traffic of others and forced algorithms, in words."""
     findings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    """Rules of the trade that the model or a layout breaks."""
     not_modelled: tuple[str, ...] = ()
     assumptions: dict[str, str] = Field(default_factory=dict)
     """Every constant that is not arithmetic, with its source."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from sim.advice import advice
 from sim.conditions import Conditions
 from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError, LayoutError, ScenarioError
 from sim.evaluate import Evaluation
-from sim.findings import findings, left_out
+from sim.findings import findings, left_out, sweep_findings
 from sim.hardware import Gpu
 from sim.kernels import load_constants
 from sim.machine import Machine, assemble
@@ -17,6 +18,7 @@ from sim.noun import Noun
 from sim.placement import Placement
 from sim.proof.result import Proof
 from sim.report import LayoutReport, Report
+from sim.roofline import RooflineReport, roofline
 from sim.scenario import Scenario, load_scenario
 from sim.strategy import Strategy
 from sim.topology import Topology
@@ -70,6 +72,7 @@ def evaluate(scenario: Scenario, layout: Strategy | str) -> Evaluation:
         scenario.workload,
         scenario.usable_memory,
         scenario.granularity,
+        speculation=scenario.speculation,
     )
 
 
@@ -79,21 +82,27 @@ def simulate(scenario: Scenario, layout: Strategy | str) -> LayoutReport:
 
 
 def compare(scenario: Scenario) -> Report:
-    """All layouts of a scenario, in its order, with findings and what is left out."""
+    """All layouts of a scenario and of its variants, in its order, with findings and what is left out."""
     from sim import __version__
 
-    evaluations = [evaluate(scenario, layout) for layout in scenario.layouts]
-    reports = tuple(map(_report, evaluations))
+    evaluations: list[Evaluation] = []
+    reports: list[LayoutReport] = []
     calm: list[float] = []
-    if scenario.faults or scenario.background:
-        healthy = scenario.model_copy(update={"faults": (), "background": ()})
-        calm = [evaluate(healthy, layout).best.seconds for layout in scenario.layouts]
+    for variant, one in scenario.each:
+        found = [evaluate(one, layout) for layout in one.layouts]
+        evaluations += found
+        reports += [_report(evaluation).of_variant(variant, len(found) == 1) for evaluation in found]
+        if one.faults or one.background:
+            healthy = one.model_copy(update={"faults": (), "background": ()})
+            calm += [evaluate(healthy, layout).best.seconds for layout in one.layouts]
+    said = sweep_findings(evaluations, reports) if scenario.variants else findings(evaluations, reports, calm)
     return Report(
         scenario=scenario.name,
         version=__version__,
-        layouts=reports,
+        layouts=tuple(reports),
         conditions=tuple(scenario.conditions.words()),
-        findings=findings(evaluations, reports, calm),
+        findings=tuple(said),
+        advice=advice(evaluations, reports),
         not_modelled=left_out(evaluations, scenario.model, scenario.workload),
         assumptions=assumptions(scenario),
         resolved=scenario.resolved(),
@@ -107,6 +116,18 @@ def _report(evaluation: Evaluation) -> LayoutReport:
     except InputError as error:
         tag = evaluation.strategy.label
         raise type(error)([p._replace(message=f"{tag}: {p.message}") for p in error.problems]) from None
+
+
+def rooflines(scenario: Scenario) -> RooflineReport:
+    """FLOPs, bytes and the bound of every operation of every layout."""
+    from sim import __version__
+
+    found = tuple(
+        roofline(evaluate(one, layout)).of_variant(variant, len(one.layouts) == 1)
+        for variant, one in scenario.each
+        for layout in one.layouts
+    )
+    return RooflineReport(scenario=scenario.name, version=__version__, layouts=found)
 
 
 class Proofs(Noun):

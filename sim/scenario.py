@@ -21,7 +21,7 @@ from sim.catalog_models import load_model, model_names
 from sim.catalog_scenarios import find_scenario
 from sim.conditions import Conditions, EngineName, Fault, Source, Traffic
 from sim.documents import read_file
-from sim.errors import Problem, ScenarioError
+from sim.errors import InputError, Problem, ScenarioError
 from sim.explain import explain, show, unknown_key
 from sim.hardware import Gpu
 from sim.model import Model
@@ -31,13 +31,25 @@ from sim.replays.fleet import Disaggregation
 from sim.replays.requests import Requests, Slo
 from sim.replays.scheduler import Scheduler
 from sim.scenario_parts import Parts, layout_problems
+from sim.speculation import Speculation
 from sim.strategy import Strategy
 from sim.topology import Topology
+from sim.variants import apply, expand, label
 from sim.workload import Precision, Workload
 
 REQUIRED = ("model", "gpu", "workload", "layouts")
 SERVING = ("requests", "scheduler", "slo", "disaggregation", "plan")
 SIMPLE = ("name", "description", "usable_memory", "granularity")
+
+
+class Variant(Noun):
+    """A scenario with some fields changed."""
+
+    label: str
+    """What is changed, in words."""
+    values: dict[str, Any]
+    """By path, as written."""
+    scenario: Scenario
 
 
 class Scenario(Noun):
@@ -51,6 +63,8 @@ class Scenario(Noun):
     topology: SerializeAsAny[Topology]
     precision: Precision = Precision()
     workload: Workload
+    speculation: Speculation | None = None
+    """Who drafts the tokens of a decode step; its query tokens follow from it."""
     layouts: tuple[SerializeAsAny[Strategy], ...] = Field(min_length=1)
     usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Fraction of the GPU's memory that an engine uses."""
@@ -78,6 +92,8 @@ class Scenario(Noun):
     """Prefill on instances of their own."""
     plan: PlanSettings | None = None
     """What ``plan`` searches."""
+    variants: tuple[Variant, ...] = ()
+    """What runs instead, where fields are varied (``vary`` in a file)."""
 
     @field_validator("name", "description")
     @classmethod
@@ -99,12 +115,24 @@ class Scenario(Noun):
         found = list(layout_problems(self.layouts, self.model, self.workload.phase, self.topology))
         if found:
             raise ValueError("\n".join(map(str, found)))
+        if self.speculation and self.workload.query_tokens != 1 + self.speculation.draft_tokens:
+            raise ValueError("query_tokens differs from 1 + the draft tokens of speculation")
         return self
 
     @property
     def conditions(self) -> Conditions:
         """What the machine is up against."""
         return Conditions(**{name: getattr(self, name) for name in Conditions.model_fields})
+
+    @property
+    def each(self) -> list[tuple[str, Scenario]]:
+        """What is to run, each with a label: the variants, or the scenario itself."""
+        return [(variant.label, variant.scenario) for variant in self.variants] or [("", self)]
+
+    def adjusted(self, **fields: Any) -> Scenario:
+        """With other fields, in every variant too."""
+        variants = tuple(v.model_copy(update={"scenario": v.scenario.adjusted(**fields)}) for v in self.variants)
+        return self.model_copy(update={"variants": variants} | fields)
 
     def layout(self, tag: str) -> Strategy:
         """Return the layout with this tag.
@@ -120,6 +148,17 @@ class Scenario(Noun):
         tags = ", ".join(layout.label for layout in self.layouts)
         raise ScenarioError(f"no layout has the tag {show(tag)}; choose one of {tags}")
 
+    def _resolved_speculation(self) -> dict[str, Any]:
+        said = self.speculation
+        if said is None:
+            return {}
+        data: dict[str, Any] = said.model_dump(mode="json", exclude_none=True, exclude={"model", "layout"})
+        if said.model:
+            data["model"] = _by_name(said.model, load_model, model_names())
+        if said.layout:
+            data["layout"] = {"strategy": said.layout.kind, **_plain(said.layout)}
+        return {"speculation": data}
+
     def resolved(self) -> dict[str, Any]:
         """Return the scenario with every default written out, as plain data that ``parse_scenario`` reads.
 
@@ -132,10 +171,12 @@ class Scenario(Noun):
             "topology": _plain(self.topology),
             "precision": _plain(self.precision.resolve(self.model)),
             "workload": _plain(self.workload),
+            **self._resolved_speculation(),
             "usable_memory": self.usable_memory,
             "granularity": self.granularity,
             **_plain(self.conditions),
             **{name: _plain(part) for name in SERVING if (part := getattr(self, name)) is not None},
+            **({"vary": [v.values for v in self.variants]} if self.variants else {}),
             "layouts": [{"strategy": layout.kind, **_plain(layout)} for layout in self.layouts],
         }
 
@@ -190,9 +231,10 @@ def parse_scenario(data: dict[str, Any], base: Path | None = None) -> Scenario:
 
 def _assemble(data: dict[str, Any], parts: Parts) -> Scenario | None:
     """Return the scenario, or ``None`` after noting every problem in ``parts``."""
+    known = ["vary" if key == "variants" else key for key in Scenario.model_fields]
     for key in data:
-        if key not in Scenario.model_fields:
-            parts.note(Problem(unknown_key(key, Scenario.model_fields), str(key)))
+        if key not in known:
+            parts.note(Problem(unknown_key(key, known), str(key)))
     for key in REQUIRED:
         if data.get(key) is None and not (key == "workload" and data.get("requests") is not None):
             parts.note(Problem(f"is missing; a scenario needs {', '.join(REQUIRED)}", key))
@@ -204,7 +246,29 @@ def _assemble(data: dict[str, Any], parts: Parts) -> Scenario | None:
             if problem.key in SIMPLE or not parts.problems:  # the other parts have been explained already
                 parts.note(problem)
         return None
+    if data.get("vary") is not None:
+        found = parts.part("vary", data, lambda d: _variants(d, scenario.model, parts.base))
+        scenario = scenario.model_copy(update={"variants": tuple(found or ())})
     return None if parts.problems else scenario
+
+
+def _variants(data: dict[str, Any], model: Model, base: Path | None) -> list[Variant]:
+    """Every variant as a scenario. Raises ``InputError``, with the variant in front of each problem."""
+    found: list[Variant] = []
+    problems: list[Problem] = []
+    for number, values in enumerate(expand(data["vary"]), 1):
+        name = label(values)
+        if any(variant.label == name for variant in found):  # lists and mappings are not written out
+            name = f"{name} ({number})"
+        try:
+            scenario = parse_scenario(apply(data, model, values), base)
+        except InputError as error:
+            problems += [Problem(f"{name}: {p.key}: {p.message}".replace(": : ", ": "), "vary") for p in error.problems]
+        else:
+            found.append(Variant(label=name, values=values, scenario=scenario))
+    if problems:
+        raise ScenarioError(problems)
+    return found
 
 
 def _line(problem: str | Problem) -> tuple[int, int]:

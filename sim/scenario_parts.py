@@ -23,6 +23,7 @@ from sim.planner.settings import PlanSettings
 from sim.replays.fleet import Disaggregation
 from sim.replays.requests import Requests, Slo, typical
 from sim.replays.scheduler import parse_scheduler
+from sim.speculation import Speculation
 from sim.strategy import Strategy
 from sim.topology import Topology
 from sim.workload import Phase, Precision, Workload
@@ -88,6 +89,9 @@ class Parts:
         workload = self.part("workload", data.get("workload"), lambda v: noun(Workload, v))
         if data.get("workload") is None and requests:
             workload = typical(requests)
+        speculation = self.part("speculation", data.get("speculation"), lambda v: _speculation(v, self.base))
+        if workload and speculation:
+            workload = self.part("workload", workload, lambda w: _with_drafts(w, speculation))
         said = data.get("precision")
         precision = self.part("precision", {} if said is None else said, lambda v: _precision(v, model))
         layouts = self._layouts(data.get("layouts"))
@@ -103,6 +107,7 @@ class Parts:
             "topology": topology,
             "precision": precision,
             "workload": workload,
+            "speculation": speculation,
             "layouts": None if None in layouts else layouts,
             **(conditions.model_dump() if conditions else {}),
             **serving,
@@ -254,6 +259,30 @@ def _as_written(problem: Problem, layouts: Any) -> Problem:
     known = spellings(type(parse_layout(item)))
     written = next((key for key in item if known.get(key) == name[0]), name[0])
     return problem._replace(key=f"layouts.{index}.{written}")
+
+
+def _speculation(value: Any, base: Path | None) -> Speculation:
+    """The draft model and its layout are read as those of the scenario."""
+    if isinstance(value, dict):
+        parts = Parts(base)
+        model = parts.part("model", value.get("model"), lambda v: noun(Model, v, lambda n: load_model(n, base)))
+        layout = parts.part("layout", value.get("layout"), _layout)
+        if parts.problems:
+            raise InputError(parts.problems)
+        value = value | {k: v for k, v in (("model", model), ("layout", layout)) if v is not None}
+    return noun(Speculation, value)
+
+
+def _with_drafts(workload: Workload, speculation: Speculation) -> Workload:
+    """The step that verifies the drafts. Raises ``InputError`` where the workload says otherwise."""
+    tokens = 1 + speculation.draft_tokens
+    if workload.phase == "prefill":
+        raise InputError("speculation belongs to decode; a prefill has nothing to draft")
+    if workload.query_tokens not in (1, tokens):
+        text = f"{workload.query_tokens} differs from the {tokens} of speculation; leave it out"
+        raise InputError([Problem(text, "query_tokens")])
+    fields = {name: getattr(workload, name) for name in Workload.model_fields}
+    return read(Workload, fields | {"query_tokens": tokens})
 
 
 def _precision(value: Any, model: Model | None) -> Precision:

@@ -84,7 +84,7 @@ class StageModel:
         Model, strategy and formats.
     machine
         Kernels and collectives.
-    phase, query_tokens, sequences, generated, micro
+    phase, sequences, generated, micro
         The work of the whole replica, and which micro-batch of it is run.
     stage, pieces, order, replica
         Which pipeline stage, the pieces of the attention phase, the order of ranks on GPUs, and which replica.
@@ -95,7 +95,6 @@ class StageModel:
         placement: Placement,
         machine: Machine,
         phase: Phase,
-        query_tokens: Number,
         sequences: Sequences,
         stage: int = 0,
         pieces: int = 1,
@@ -112,7 +111,7 @@ class StageModel:
         self.gpus = placed(self.cut.mesh, order, place * size)
         self.gpus_before = placed(self.cut.mesh, order, (place - 1) * size) if stage else ()
         self._lanes: dict[int, Lane] = {}
-        self._work = (sequences, phase, query_tokens, placement.precision, generated, None, micro)
+        self._work = (sequences, placement.precision, generated, None, micro)
         self._sweeps = isinstance(sequences.count, np.ndarray)
 
     def lane(self, rank: int) -> Lane:

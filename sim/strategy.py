@@ -27,10 +27,12 @@ from sim.rank_order import problems as order_problems
 from sim.stages import Split, split_layers
 from sim.workload import Phase
 
+_DEGREE: dict[str, Any] = {"degree": True}
+
 
 def degree(*names: str, default: Any = ...) -> Any:
     """A field for a degree of parallelism, with the engines' long names accepted beside the short one."""
-    return Field(default, validation_alias=AliasChoices(*names), ge=1, le=65536)
+    return Field(default, validation_alias=AliasChoices(*names), ge=1, le=65536, json_schema_extra=_DEGREE)
 
 
 TENSOR = ("tp", "tensor_parallel_size", "tp_size")
@@ -52,7 +54,7 @@ class Strategy(Noun):
     """
 
     kind: ClassVar[str]
-    phases: ClassVar[tuple[Phase, ...]] = ("decode", "prefill")
+    phases: ClassVar[tuple[Phase, ...]] = ("decode", "prefill", "mixed")
 
     tag: str | None = Field(None, min_length=1, max_length=60)
     """A name of one's own for this layout."""
@@ -86,6 +88,11 @@ class Strategy(Noun):
     def pieces(self, sequences: int) -> tuple[int, ...]:
         """Into how many pieces the attention phase may cut the batch; the fastest is taken."""
         return (1,)
+
+    @classmethod
+    def degree_fields(cls) -> dict[str, Any]:
+        """The fields that are degrees of parallelism, with their defaults (``PydanticUndefined``: must be given)."""
+        return {name: f.default for name, f in cls.model_fields.items() if f.json_schema_extra is _DEGREE}
 
     # -- what it does in a step ----------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ def _check_weights(placement: Placement) -> None:
                 )
             boxes = sum(_volume(one) for one in slices)
             _require(boxes >= _product(whole), strategy, model, f"slices of {held.tensor.name} leave gaps")
-    lanes = [Lane(rank, cut, _sequences(), "decode", 1, placement.precision) for rank in range(cut.mesh.size)]
+    lanes = [Lane(rank, cut, _sequences(), placement.precision) for rank in range(cut.mesh.size)]
     held_kv = sum(placement.kv_bytes(stage, lane) for stage in range(strategy.pp) for lane in lanes)
     unique = placement.unique_kv_bytes(_sequences())
     _require(held_kv >= unique, strategy, model, f"ranks hold {held_kv} bytes of KV, one copy is {unique}")

@@ -14,7 +14,7 @@ from sim.rank_order import Order
 from sim.report import StepReport
 from sim.step import Granularity, StageModel, StagePass, run_together
 from sim.uncertainty import Share, interval, shares
-from sim.workload import Workload
+from sim.workload import Sequences, Workload
 
 WAITING = "waiting for slower ranks"
 BUBBLE = "pipeline bubble"
@@ -44,6 +44,8 @@ class Timing:
         Fraction of a GPU's capacity that the engine may use.
     granularity
         ``folded``, ``ranks`` or ``flows``.
+    sequences
+        One step of the workload; left out, its last (most have only one).
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class Timing:
         workload: Workload,
         usable_memory: float = 0.9,
         granularity: Granularity = "folded",
+        sequences: Sequences | None = None,
     ):
         self.placement, self.machine, self.workload = placement, machine, workload
         self.strategy = placement.strategy
         self.usable_memory, self.granularity = usable_memory, granularity
-        self.replica = workload.sequences.share(0, self.strategy.replicas)
+        self.sequences = sequences or workload.sequences
+        self.replica = self.sequences.share(0, self.strategy.replicas)
         self.gpus = placement.cut.mesh.size * self.strategy.pp * self.strategy.replicas
 
     @property
@@ -73,8 +77,8 @@ class Timing:
         w = self.workload
         which = None if micro is None or self.micro_batches == 1 else (micro, self.micro_batches)
         # where replicas do not run together, each stands for all that sit alike, so it has the largest share
-        share = w.sequences.share(replica, self.strategy.replicas) if self.granularity == "flows" else self.replica
-        work = (w.phase, w.query_tokens, share)
+        share = self.sequences.share(replica, self.strategy.replicas) if self.granularity == "flows" else self.replica
+        work = (w.phase, share)
         return StageModel(self.placement, self.machine, *work, stage, pieces, w.generated, which, order, replica)
 
     def _places(self, order: Order | None) -> list[int]:

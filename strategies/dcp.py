@@ -12,15 +12,13 @@ from typing import ClassVar, Literal
 from sim import mixers
 from sim.builder import Builder
 from sim.cut import Cut
+from sim.engine_rules import Case, broken
 from sim.errors import Problem
 from sim.mesh import Mesh
-from sim.model import GroupedQueryAttention, LatentAttention, Model
+from sim.model import Model
 from sim.ownership import Ownership, Rule
 from sim.program import Value
 from sim.strategy import EXPERT, TENSOR, Block, Strategy, degree, divisors, expert_tensor_parallel
-
-MERGED = (512, 1024, 2048)
-"""Top-k for which vLLM 0.33.0 has a kernel that merges the candidates of a sharded index."""
 
 
 class DecodeContextParallel(Strategy):
@@ -63,25 +61,9 @@ class DecodeContextParallel(Strategy):
         return found
 
     def engine_notes(self, model: Model) -> list[str]:
-        """vLLM's rules for grouped-query attention and windows."""
-        notes = []
-        for a in dict.fromkeys(layer.attention for layer in model.kinds if layer.attention):
-            if self.dcp == 1:
-                break
-            if isinstance(a, GroupedQueryAttention):
-                limit = self.tp // a.kv_heads
-                if limit < self.dcp or (a.query_heads // a.kv_heads) % self.dcp or limit % self.dcp:
-                    most = f"at most {limit}" if limit > 1 else f"no dcp at tp {self.tp}"
-                    notes.append(
-                        f"vLLM refuses dcp {self.dcp} here: {a.kv_heads} KV heads allow {most}; SGLang runs it"
-                    )
-            index = a.index if isinstance(a, LatentAttention) else None
-            if index and self.index == "sharded" and index.top_k not in MERGED:
-                few = ", ".join(map(str, MERGED))
-                notes.append(f"vLLM merges the candidates of a sharded index only for a top-k of {few}")
-            if a.window:
-                notes.append("vLLM refuses dcp on sliding-window layers")
-        return list(dict.fromkeys(notes))
+        """vLLM's rules for grouped-query attention, a sharded index, and windows."""
+        case = Case("vllm", model, heads=self.tp, dcp=self.dcp, sharded_index=self.index == "sharded")
+        return [found.text for found in broken(case, ("dcp_heads", "dcp_index", "dcp_windows"))]
 
     def cut(self, model: Model) -> Cut:
         """Heads over ``tpa`` during attention, over all ranks before and after it."""

@@ -14,6 +14,7 @@ from pydantic import Field, StrictBool
 from sim import mixers
 from sim.builder import Builder
 from sim.cut import Cut
+from sim.engine_rules import Case, broken
 from sim.errors import Problem
 from sim.mesh import Mesh
 from sim.model import Model
@@ -64,13 +65,11 @@ class Helix(Strategy):
 
     def engine_notes(self, model: Model) -> list[str]:
         """TensorRT-LLM and the paper."""
-        heads = min((k.attention.cached_heads for k in model.kinds if k.attention), default=self.tpa)
-        notes = []
-        if self.tpa > heads:
-            notes.append(f"the Helix paper keeps tpa at or below the {heads} KV heads: tpa {self.tpa} duplicates KV")
-        if any(degree & (degree - 1) for degree in (self.tpa, self.kvp)):
-            notes.append("TensorRT-LLM moves KV to a Helix server only for tpa and kvp that are powers of two")
-        return notes
+        paper = broken(Case("paper", model, heads=self.tpa, kvp=self.kvp))
+        return [
+            found.text
+            for found in (*paper, *broken(Case("trtllm", model, heads=self.tpa, kvp=self.kvp), ("helix_powers",)))
+        ]
 
     def pieces(self, sequences: int) -> tuple[int, ...]:
         """With HOP-B: powers of two up to 16, or to one request per piece; more pieces pay mostly launches."""

@@ -68,7 +68,7 @@ def placement(of: Model | str, kind: str, precision: Precision | None = None, **
 def lane(placed: Placement, workload: Workload, rank: int = 0) -> Lane:
     """The figures of one rank."""
     w = workload
-    return Lane(rank, placed.cut, w.sequences, w.phase, w.query_tokens, placed.precision, w.generated)
+    return Lane(rank, placed.cut, w.sequences, placed.precision, w.generated)
 
 
 def figures(
@@ -142,7 +142,7 @@ def UnitMachine(*arguments, **prices) -> Machine:  # noqa: N802  a machine like 
 def run_stage(placed: Placement, on, workload: Workload, granularity: str = "folded", **options):
     """One pass of a whole batch over one stage."""
     w = workload
-    stage = StageModel(placed, on, w.phase, w.query_tokens, w.sequences, generated=w.generated, **options)
+    stage = StageModel(placed, on, w.phase, w.sequences, generated=w.generated, **options)
     return stage.run(granularity)
 
 

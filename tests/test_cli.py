@@ -293,7 +293,7 @@ def test_a_terminal_without_unicode_still_shows_the_figures():
 
 
 def test_completion_offers_shipped_scenarios_and_files(small):
-    from sim.cli import _complete_file
+    from sim.cli_options import complete_file
 
-    assert _complete_file("qwen3_2") == [SHIPPED]
-    assert _complete_file("s.") == ["s.yaml"]
+    assert complete_file("qwen3_2") == [SHIPPED]
+    assert complete_file("s.") == ["s.yaml"]

@@ -155,7 +155,7 @@ CASES = {
         "model: qwen3-235b-a22b\ngpu: h200-sxm\nworkload: {phase: decod, context: 32k}\n"
         "layouts:\n  - {strategy: tp, tp: 0}\n  - {strategy: dcp, tp: 8, dcp: true}\n  -\n",
         [
-            "s.yaml:3:12: workload.phase: must be decode or prefill, not 'decod'",
+            "s.yaml:3:12: workload.phase: must be decode, prefill or mixed, not 'decod'",
             "s.yaml:5:20: layouts.0.tp: must be at least 1, not 0",
             "s.yaml:6:28: layouts.1.dcp: must be a number, not true",
             "s.yaml:7:4: layouts.2.strategy: is missing; choose one of attention_dp, dcp, helix, kvp, tp, wide_ep",

@@ -11,7 +11,7 @@ from sim.workload import Workload
 
 
 def _members(placed, work, on=None) -> tuple[tuple[int, ...], ...]:
-    stage = StageModel(placed, on or machine(64), work.phase, work.query_tokens, work.sequences)
+    stage = StageModel(placed, on or machine(64), work.phase, work.sequences)
     return stage.classes("folded").members
 
 

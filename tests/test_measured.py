@@ -59,7 +59,7 @@ def test_what_was_measured_is_returned_and_what_lies_between_is_in_proportion(fo
     for m in (8, 64, 512, 20, 100):
         assert kernels.cost(_gemm(m)).seconds == pytest.approx(FACTOR * FITTED.cost(_gemm(m)).seconds, rel=0.02)
     assert kernels.looked_up["gemm"] == 5
-    assert not kernels.modelled
+    assert not kernels.modelled.total()
 
 
 def test_outside_of_what_was_measured_the_model_answers_and_a_note_says_so(folder):

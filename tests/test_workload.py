@@ -8,29 +8,29 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sim.catalog_models import load_model
-from sim.workload import Precision, Sequences, Workload
+from sim.workload import Group, Precision, Sequences, Workload
 
 
 def test_one_length_for_all():
     work = Workload(batch=64, context="32k")
-    assert work.sequences == Sequences(((64, 32_768),))
+    assert work.sequences == Sequences.even(64, 32_768)
     assert (work.sequences.count, work.sequences.tokens) == (64, 2**21)
     assert not work.ragged
 
 
 def test_a_list_has_one_length_per_sequence():
     work = Workload(context=["1k", 1024, 5, "1k"])
-    assert work.sequences == Sequences(((2, 1024), (1, 5), (1, 1024)))
+    assert work.sequences == Sequences((Group(2, 1024, 1), Group(1, 5, 1), Group(1, 1024, 1)))
     assert work.ragged
     assert not Workload(context=[7, 7]).ragged
 
 
 def test_sequences_are_dealt_out_in_turn():
-    even = Sequences(((7, 100),))
+    even = Sequences.even(7, 100)
     assert [even.share(i, 3).count for i in range(3)] == [3, 2, 2]
     ragged = Workload(context=(1, 2, 3, 4, 5)).sequences
-    assert [ragged.share(i, 2).groups for i in range(2)] == [((1, 1), (1, 3), (1, 5)), ((1, 2), (1, 4))]
-    assert ragged.share(6, 7) == Sequences(((0, 1),))
+    assert [[g.length for g in ragged.share(i, 2).groups] for i in range(2)] == [[1, 3, 5], [2, 4]]
+    assert ragged.share(6, 7) == Sequences.even(0, 1)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(1, 6))
@@ -39,7 +39,7 @@ def test_dealing_is_that_of_single_sequences(lengths, ranks):
     sequences = Workload(context=tuple(lengths)).sequences
     for index in range(ranks):
         share = sequences.share(index, ranks)
-        dealt = [length for n, length in share.groups for _ in range(n)]
+        dealt = [g.length for g in share.groups for _ in range(g.count)]
         assert dealt == lengths[index::ranks]
 
 

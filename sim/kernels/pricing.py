@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
+
+import numpy as np
 
 from sim.formats import number_format
 from sim.hardware import Gpu
@@ -64,6 +66,8 @@ WIDENING = ("vllm", "sglang")
 """Libraries that serve these with 16-bit kernels which widen the weights on the way (Marlin)."""
 KEPT = 200_000
 """Answers that are kept before all are dropped."""
+KEPT_FIGURES = 4_000_000
+"""Figures of answers at many points that are kept before all are dropped."""
 
 
 class Kernels:
@@ -94,17 +98,34 @@ class Kernels:
         self.library, self.warm = library, warm
         self._fits: dict[tuple[str, str], tuple[tuple[Fit, Device], ...]] = {}
         self._known: dict[tuple[type, Work], Cost] = {}
+        self._known_arrays: dict[Hashable, Cost] = {}
+        self._room = KEPT_FIGURES
 
     def cost(self, work: Work) -> Cost:
         """Seconds of one operation; also with arrays in ``work``."""
+        if work.other:
+            return _cheaper(self.cost(work._replace(other=None)), self.cost(work.other))
         try:
             found = self._known.get((type(work.shape), work))
-        except TypeError:  # arrays are not kept
-            return self._price(work)
+        except TypeError:
+            return self._swept(work)
         if found is None:
             if len(self._known) >= KEPT:
                 self._known.clear()
             found = self._known[type(work.shape), work] = self._price(work)
+        return found
+
+    def _swept(self, work: Work) -> Cost:
+        """Seconds of one operation at the points of a sweep; classes, pieces and layouts ask for the same again."""
+        key = (type(work.shape), _content(work))
+        found = self._known_arrays.get(key)
+        if found is None:
+            found = self._price(work)
+            self._room -= max(np.size(figure) for figure in found) * len(found)
+            if self._room < 0:
+                self._known_arrays.clear()
+                self._room = KEPT_FIGURES
+            self._known_arrays[key] = found
         return found
 
     def notes(self) -> list[str]:
@@ -202,11 +223,19 @@ class Kernels:
         return Cost((seconds + fixed) * times, floor, (own_fixed + fixed) * times, compute * times, memory * times)
 
 
+def _content(value: object) -> Hashable:
+    """Something to look up work by that holds arrays."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, tuple):
+        return tuple(map(_content, value))
+    assert isinstance(value, Hashable)
+    return value
+
+
 def _cheaper(a: Cost, b: Cost) -> Cost:
     """The one of two kernels that a library would take, at every point of a sweep."""
     if isinstance(a.seconds, float) and isinstance(b.seconds, float):
         return a if a.seconds <= b.seconds else b
-    import numpy as np
-
     less = a.seconds <= b.seconds
     return Cost(*(np.where(less, x, y) for x, y in zip(a, b, strict=True)))

@@ -34,7 +34,7 @@ class Count(NamedTuple):
 
 def lane_of(cut: Cut, batch: Batch, rank: int, precision: Precision, copies: Copies | None = None) -> Lane:
     """The figures that the report would use for a rank."""
-    work = (batch.sequences, batch.phase, batch.query_tokens, precision, batch.generated)
+    work = (batch.sequences, precision, batch.generated)
     return Lane(rank, cut, *work, copies, batch.micro if batch.micro[1] > 1 else None)
 
 
@@ -116,8 +116,7 @@ def identity(execution: Execution, batch: Batch, reference: Reference) -> Identi
             size = kv.bytes(a.cached_heads * a.cache_elements) / a.cached_heads
             for n in batch.numbers:
                 length = batch.lengths[n]
-                seen = a.window + (batch.query_tokens - 1 if batch.phase == "decode" else 0) if a.window else length
-                first = max(0, length - seen)
+                first = length - batch.seen(n, a.window)
                 holders = np.zeros((length, a.cached_heads), np.int64)
                 if a.index_bytes:
                     here, wrong = _index_holders(ranks, number, n, length, reference)

@@ -10,7 +10,7 @@ from sim import ops_compute as ops
 from sim.model import GroupedQueryAttention, LatentAttention, MoeFfn
 from sim.program import Op
 from sim.proof.index import index, pick
-from sim.proof.mathematics import activate, append, attend, experts, rms, rotate, top_k
+from sim.proof.mathematics import activate, append, attend, expand, experts, rms, rotate, top_k
 from sim.proof.recur import recur
 from sim.proof.weights import Held
 from sim.proof.world import Piece, ProofError, Rank, Routed, World
@@ -87,13 +87,9 @@ def _(op: ops.HeadProject, rank: Rank, world: World) -> None:
 @compute.register
 def _(op: ops.ExpandLatent, rank: Rank, world: World) -> None:
     latent = rank.get(op.inputs[0])
-    a = op.attention
-    uk, uv = (_weight(op, rank, world, t.name) for t in op.weights)
-    c = latent.array[:, : a.kv_lora_rank]
-    keys = np.einsum("rc,hkc->rhk", c, uk.array)
-    values = np.einsum("rc,hcv->rhv", c, uv.array)
-    array = np.concatenate([keys, values], axis=-1)
-    world.put(op, rank, op.outputs[0], Piece(array, latent.rows, (uk.ranges[0], (0, array.shape[-1]))))
+    array = expand(rank, world, latent.array[:, : op.attention.kv_lora_rank])
+    heads = _weight(op, rank, world, op.weights[0].name).ranges[0]
+    world.put(op, rank, op.outputs[0], Piece(array, latent.rows, (heads, (0, array.shape[-1]))))
 
 
 @compute.register

@@ -74,8 +74,8 @@ def append(rank: Rank, world: World, a: Attention, rows: Any, keys: Array, value
             if set(old.tokens.tolist()) & set(new.tokens.tolist()):
                 raise ProofError(f"rank {rank.number} writes a token of sequence {n} twice")
             new = Entries(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
-        if a.window and batch.phase == "decode":
-            new = new.since(length - a.window - batch.query_tokens + 1)
+        if a.window and n not in batch.prompts:
+            new = new.since(length - batch.seen(n, a.window))
         rank.cache[world.layer, n] = new
 
 
@@ -124,13 +124,22 @@ def attend(op: ops.Attend, rank: Rank, world: World, q: Piece, expanded: Piece |
     return out, statistics
 
 
+def expand(rank: Rank, world: World, latent: Array) -> Array:
+    """Keys and values of this rank's heads from (rows, latent): (rows, heads, nope + v)."""
+    uk, uv = (rank.weight(world.layer, name).array for name in ("uk", "uv"))
+    keys = np.einsum("rc,hkc->rhk", latent, uk)
+    return np.concatenate([keys, np.einsum("rc,hcv->rhv", latent, uv)], axis=-1)
+
+
 def _expanded(
     rank: Rank, world: World, a: LatentAttention, n: int, entries: Entries, expanded: Piece
 ) -> tuple[Array, Array]:
     """MLA prefill: this rank's heads' keys and values of a whole prompt, in the order of the cache."""
     at = np.flatnonzero(world.batch.sequence_of[expanded.rows] == n)
     order = {int(p): i for p, i in zip(world.batch.position_of[expanded.rows[at]], at, strict=True)}
-    rows = [order[int(t)] for t in entries.tokens]
-    both = expanded.array[rows]
+    both = expand(rank, world, entries.keys[:, 0, : a.kv_lora_rank])  # what was cached before this step
+    for i, token in enumerate(entries.tokens.tolist()):
+        if token in order:
+            both[i] = expanded.array[order[token]]
     rope = np.repeat(entries.keys[:, :, a.kv_lora_rank :], both.shape[1], axis=1)
     return np.concatenate([both[..., : a.nope_dim], rope], axis=-1), both[..., a.nope_dim :]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def prove(
     """Execute one layout of a model on a small instance of the same shape.
 
     Decode runs several steps, with one and with several query tokens, over sequences of different lengths whose number
-    the degrees do not divide; prefill runs one step over whole prompts.
+    the degrees do not divide; prefill runs whole prompts and then a chunk behind them; mixed does both at once.
 
     Raises
     ------
@@ -112,10 +113,16 @@ def _run(small: Model, strategy: Strategy, precision: Precision, phase: Phase, s
         numbers = list(range(batch))[replica :: strategy.replicas]
         run = _Replica(Execution(placement, cut, weights, phase, pieces, precision), numbers, tally, rng)
         run.weights()
-        if phase == "prefill":
-            run.prefill(lengths)
-        else:
-            run.decode(lengths)
+        {"prefill": run.prefill, "mixed": run.mixed, "decode": run.decode}[phase](lengths)
+
+
+class _Work(NamedTuple):
+    """One step: lengths after it, new tokens, which sequences are prompts, and tokens generated so far."""
+
+    lengths: dict[int, int]
+    new: dict[int, int]
+    prompts: Collection[int]
+    generated: int = 0
 
 
 class _Replica:
@@ -135,27 +142,37 @@ class _Replica:
                 self.tally.held += count.counted
                 self.tally.claimed_held += count.claimed
 
-    def _batch(
-        self, phase: Phase, lengths: dict[int, int], new: int, generated: int, micro: tuple[int, int] = (0, 1)
-    ) -> Batch:
-        return Batch(self.execution.cut, phase, self.numbers, lengths, new, generated, micro)
+    def _cached(self, lengths: dict[int, int]) -> None:
+        """A cache that is laid out as a prompt."""
+        prompt = Batch(self.execution.cut, self.numbers, lengths, lengths, lengths, 0)
+        self.reference.step(self._ids(prompt), prompt.sequence_of, prompt.position_of)
+        self._lay_out(lengths, lengths, 0)
 
     def prefill(self, lengths: dict[int, int]) -> None:
-        """One step over whole prompts."""
-        self._step("prefill", lengths, 0, 0)
+        """A step over whole prompts, and one over the next chunk of each."""
+        self._step(_Work(lengths, lengths, lengths))
+        new = {n: 1 + (5 * n) % 7 for n in lengths}
+        self._step(_Work({n: length + new[n] for n, length in lengths.items()}, new, lengths))
+
+    def mixed(self, lengths: dict[int, int]) -> None:
+        """Two steps in which some sequences decode and others get a chunk of their prompt, the others in turn."""
+        self._cached(lengths)
+        for turn in range(2):
+            prompts = [n for i, n in enumerate(sorted(lengths)) if (i // 2 + turn) % 2]
+            new = {n: 3 + n % 5 if n in prompts else 1 + turn for n in lengths}
+            lengths = {n: length + new[n] for n, length in lengths.items()}
+            self._step(_Work(lengths, new, prompts))
 
     def decode(self, lengths: dict[int, int]) -> None:
         """Several steps on a cache that is laid out as a prompt."""
-        prompt = self._batch("prefill", lengths, 0, 0)
-        self.reference.step(self._ids(prompt), prompt.sequence_of, prompt.position_of)
-        self._lay_out(lengths, lengths, 0)
+        self._cached(lengths)
         generated = 0
         for new in STEPS:
             before, lengths = lengths, {n: length + new for n, length in lengths.items()}
             generated += new
             if self.execution.cut.ownership.rule == "contiguous":  # the runs move with every step
                 self._lay_out(before, lengths, generated)
-            self._step("decode", lengths, new, generated)
+            self._step(_Work(lengths, dict.fromkeys(lengths, new), (), generated))
 
     def _ids(self, batch: Batch) -> Rows:
         return self.rng.integers(0, self.execution.placement.model.vocab, len(batch.sequence_of))
@@ -193,11 +210,11 @@ class _Replica:
             for n in numbers:
                 rank.states[number, n] = cut_state(self.reference.recurrent[number, n], keys, heads)
 
-    def _step(self, phase: Phase, lengths: dict[int, int], new: int, generated: int) -> None:
+    def _step(self, work: _Work) -> None:
         """One step of every micro-batch, checked against the reference."""
         e, tally = self.execution, self.tally
         for micro in range(self.micro):
-            batch = self._batch(phase, lengths, new, generated, (micro, self.micro))
+            batch = Batch(e.cut, self.numbers, *work, (micro, self.micro))
             ids = self._ids(batch)
             self.logits = self.reference.step(ids, batch.sequence_of, batch.position_of)
             for ranks in e.stages:
@@ -207,7 +224,7 @@ class _Replica:
             for count in tally.counts(account.sent(e, batch, self.reference.chosen)):
                 tally.sent += count.counted
                 tally.claimed_sent += count.claimed
-        self._caches(phase, lengths, new, generated)
+        self._caches(work)
         tally.steps += 1
 
     def _watch(self, batch: Batch) -> Watch:
@@ -241,18 +258,15 @@ class _Replica:
         for (stage, rank), (rows, logits) in found.items():
             seen.update(rows.tolist())
             self._close(f"stage {stage} rank {rank} logits", rows, logits, None, batch)
-        ends = np.array([batch.lengths[int(n)] - 1 for n in batch.sequence_of])
-        wanted = range(len(ends)) if batch.phase == "decode" else np.flatnonzero(batch.position_of == ends).tolist()
-        if missing := set(wanted) - seen:
+        if missing := set(np.flatnonzero(batch.wanted).tolist()) - seen:
             n = int(batch.sequence_of[min(missing)])
             self.tally.differ(f"no rank has the logits of sequence {n}")
 
-    def _caches(self, phase: Phase, lengths: dict[int, int], new: int, generated: int) -> None:
+    def _caches(self, work: _Work) -> None:
         """Account for the cache of all micro-batches, element by element."""
         e, tally = self.execution, self.tally
-        if phase == "prefill":
-            self._forget(lengths)
-        batch = self._batch(phase, lengths, new, generated)
+        self._forget(work)
+        batch = Batch(e.cut, self.numbers, *work)
         claimed = 0
         for count in tally.counts(account.cache(e, batch)):
             if count.what.endswith("bytes of KV cache"):
@@ -262,7 +276,7 @@ class _Replica:
         found = account.identity(e, batch, self.reference)
         if found.missing:
             tally.differ(found.missing)
-        unique = e.placement.unique_kv_bytes(batch.sequences, new if phase == "decode" else 1)
+        unique = e.placement.unique_kv_bytes(batch.sequences)
         if found.unique != unique:
             tally.differ(f"unique bytes of KV: {found.unique:,} counted, {unique:,} claimed")
         if unique:
@@ -271,10 +285,10 @@ class _Replica:
             if found.held != claimed:
                 tally.differ(f"KV bytes over all ranks by identity: {found.held:,} counted, {claimed:,} claimed")
 
-    def _forget(self, lengths: dict[int, int]) -> None:
-        """After a prefill windowed layers keep their window."""
+    def _forget(self, work: _Work) -> None:
+        """Behind a prompt windowed layers keep their window."""
         for rank in chain.from_iterable(self.execution.stages):
             for (number, n), entries in list(rank.cache.items()):
                 a = self.execution.weights.attention(number)
-                if a and a.window:
-                    rank.cache[number, n] = entries.since(lengths[n] - a.window)
+                if a and a.window and n in work.prompts:
+                    rank.cache[number, n] = entries.since(work.lengths[n] - a.window)

@@ -113,7 +113,7 @@ def instance(place: Place, layout: Strategy, rules: Scheduler, longest: int, pha
     single = layout.model_copy(update={"replicas": 1})
     placement = Placement(place.model, single, place.precision)
     tokens = tokens_of_a_group(place, placement, rules.max_tokens)
-    prices = StepPrices(placement, place.machine, longest, rules.sizes(), rules.query_tokens)
+    prices = StepPrices(placement, place.machine, longest, rules.sizes(), rules.speculation)
     gpus = placement.cut.mesh.size * single.pp
     return Instance(placement, prices, placement.cut.sequence_groups, gpus, max(1, tokens // rules.block))
 
@@ -166,7 +166,7 @@ class KvTransfer:
         """Of one transfer that has its links for itself."""
         known = self._known.get(tokens)
         if known is None:
-            size = self.placement.unique_kv_bytes(Sequences(((1, tokens),)), 1)
+            size = self.placement.unique_kv_bytes(Sequences.even(1, tokens))
             known = self._known[tokens] = size, self.cost.seconds(size / self.streams) if self.cost else 0.0
         self.sent += known[0]
         return known[1]

@@ -16,36 +16,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from sim.errors import InputError
+from sim.errors import InputError, Problem
 from sim.explain import read, show, suggest
 from sim.noun import Noun
+from sim.speculation import Speculation
 from sim.units import Count
 
 FOLDER = Path(__file__).parent.parent / "data" / "schedulers"
-
-
-class Speculation(Noun):
-    """Draft tokens of every decode step, accepted one after the other, each with the same probability.
-
-    A step costs what one with ``1 + draft`` query tokens per sequence does; making the drafts costs nothing here.
-    Blocks for the whole answer are taken at admission.
-    """
-
-    draft: Annotated[int, Field(ge=1, le=64)]
-    acceptance: Annotated[float, Field(ge=0, le=1)]
-    """Probability that a draft token is accepted if all before it were."""
-
-    @property
-    def gain(self) -> float:
-        """Mean tokens of a step: 1 + a + a^2 + ... + a^draft (Leviathan et al. 2023, equation 1)."""
-        return float(sum(self.acceptance**n for n in range(self.draft + 1)))
-
-    def steps(self, tokens: int, seed: int) -> int:
-        """Decode steps until ``tokens`` tokens have come, drawn."""
-        random = np.random.default_rng([seed, tokens])
-        refused = random.random((tokens, self.draft)) >= self.acceptance
-        accepted = np.where(refused.any(axis=1), refused.argmax(axis=1), self.draft)
-        return int(np.searchsorted(np.cumsum(1 + accepted), tokens)) + 1
 
 
 class Scheduler(Noun):
@@ -75,20 +52,26 @@ class Scheduler(Noun):
     as they are."""
 
     speculation: Speculation | None = None
+    """Of the scenario. Then every request gets the blocks of its whole answer at admission."""
 
     @property
     def query_tokens(self) -> int:
         """Tokens of each sequence in a decode step."""
-        return 1 + self.speculation.draft if self.speculation else 1
+        return 1 + self.speculation.draft_tokens if self.speculation else 1
 
     @property
     def gain(self) -> float:
         """Mean tokens that a sequence gains in a decode step."""
-        return self.speculation.gain if self.speculation else 1
+        return self.speculation.tokens_per_step(self.speculation.draft_tokens) if self.speculation else 1
 
     def steps(self, tokens: int, seed: int) -> int:
-        """Decode steps of a request until so many tokens have come."""
-        return self.speculation.steps(tokens, seed) if self.speculation and tokens else tokens
+        """Decode steps of a request until so many tokens have come; with drafts, drawn from their acceptance."""
+        if not self.speculation or not tokens:
+            return tokens
+        means = np.array([self.speculation.tokens_per_step(d) for d in range(self.speculation.draft_tokens + 1)])
+        reach = np.diff(means)  # probability that at least so many drafts are accepted
+        luck = np.random.default_rng([seed, tokens]).random((tokens, 1))
+        return int(np.searchsorted(np.cumsum(1 + (luck < reach).sum(axis=1)), tokens)) + 1
 
     def sizes(self) -> list[int]:
         """Padded batches, in order."""
@@ -122,6 +105,8 @@ def parse_scheduler(value: Any) -> Scheduler:
     if not isinstance(fields, dict):
         raise InputError(f"must be a name such as vllm, or keys such as max_tokens, not {show(value)}")
     fields = dict(fields)
+    if "speculation" in fields:
+        raise InputError(Problem("belongs beside the scheduler, as a section of the scenario", "speculation"))
     preset = fields.pop("preset", None)
     names = preset_names()
     if preset is not None and preset not in names:

@@ -15,11 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from sim.drafting import Drafting
 from sim.errors import InputError
+from sim.lane import Lane
 from sim.machine import Machine
 from sim.placement import Placement
 from sim.replays.series import Row
+from sim.speculation import Speculation
 from sim.sweep import sweep
+from sim.workload import Sequences, Workload
 
 BOUND = 1e-3
 """Largest relative error of a tabulated decode step at the middle of two knots."""
@@ -47,15 +51,23 @@ class StepPrices:
         Tokens of the longest context that will be asked for.
     batches
         Padded decode batches up to the largest one; beyond it, and where there are none, every batch has its own row.
-    query
-        Tokens of each sequence in a decode step: 1, or 1 + draft tokens.
+    drafts
+        What is drafted in every decode step. The time of the draft is taken at the shortest and the longest context,
+        and as linear between them.
     """
 
     def __init__(
-        self, placement: Placement, machine: Machine, longest: int, batches: Iterable[int] = (), query: int = 1
+        self,
+        placement: Placement,
+        machine: Machine,
+        longest: int,
+        batches: Iterable[int] = (),
+        drafts: Speculation | None = None,
     ):
+        query = 1 + drafts.draft_tokens if drafts else 1
         self.placement, self.machine, self.longest = placement, machine, max(longest, 4 * query)
         self.query = query
+        self.drafting = Drafting(drafts, placement, machine) if drafts else None
         self.groups = placement.cut.sequence_groups
         self.padded = sorted(batches)
         self._rows: dict[int, Row] = {}
@@ -109,8 +121,18 @@ class StepPrices:
             knots = np.concatenate([knots, middles[bad]])[order]
             values = np.concatenate([values, true[:, bad]], axis=1)[:, order]
         places = [float(x) for x in knots]
-        for batch, row in zip(batches, values.tolist(), strict=True):
-            self._rows[batch] = Row(places, row)
+        for batch, row in zip(batches, values, strict=True):
+            self._rows[batch] = Row(places, (row + self._drafted(batch, knots)).tolist())
+
+    def _drafted(self, batch: int, contexts: Table) -> Table | float:
+        """Seconds of all drafts of a step, over the context."""
+        if self.drafting is None or self.drafting.model is None:
+            return 0.0
+        ends = [
+            self.drafting.seconds(Workload(batch=batch * self.groups, context=int(c), query_tokens=self.query))
+            for c in (contexts[0], contexts[-1])
+        ]
+        return (self.query - 1) * np.interp(contexts, [contexts[0], contexts[-1]], ends)
 
     # -- prefill -----------------------------------------------------------------------------------------------
 
@@ -163,11 +185,8 @@ class StepPrices:
     @cached_property
     def bytes_per_token(self) -> float:
         """Cache of one token on the fullest rank."""
-        from sim.lane import Lane
-        from sim.workload import Sequences
-
-        sequences = Sequences(((self.groups, SQUARE),))
-        lanes = [Lane(0, self.placement.cut, sequences, "decode", 1, self.placement.precision)]
+        sequences = Sequences.even(self.groups, SQUARE)
+        lanes = [Lane(0, self.placement.cut, sequences, self.placement.precision)]
         held = max(
             self.placement.kv_bytes(stage, lane) for stage in range(len(self.placement.stages)) for lane in lanes
         )

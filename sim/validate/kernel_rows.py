@@ -149,4 +149,6 @@ def operation(
     op = next(o for o in segment.ops if isinstance(o, kind) and name in o.name)
     assert isinstance(op, ComputeOp)
     placement = Placement(model, strategy, precision)
-    return op.work(Lane(0, placement.cut, Sequences(((batch, context),)), phase, 1, precision))
+    prompt = phase == "prefill"
+    sequences = Sequences.even(batch, context, context if prompt else 1, prompt)
+    return op.work(Lane(0, placement.cut, sequences, precision))

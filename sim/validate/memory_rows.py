@@ -91,7 +91,7 @@ def layout(row: Row) -> Strategy:
 def kv_bytes(model: Model, strategy: Strategy, precision: Precision, engine: str) -> float:
     """Bytes that one cached token takes on one rank under an engine's allocator."""
     placement = Placement(model, strategy, precision)
-    lane = Lane(0, placement.cut, Sequences(((1, TOKENS),)), "decode", 1, precision)
+    lane = Lane(0, placement.cut, Sequences.even(1, TOKENS), precision)
     return max(allocator(engine).token_bytes(placement, stage, lane) for stage in range(strategy.pp))
 
 

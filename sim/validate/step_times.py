@@ -40,7 +40,7 @@ def capacity(item: Case, isl: float, osl: float) -> int:
     """Sequences of this length that run beside the weights on one attention replica."""
     length = int(isl + constants_of(item.engine).serving.reserved * osl)
     placement = item.placement
-    lane = Lane(0, placement.cut, Sequences(((placement.cut.sequence_groups, length),)), "decode", 1, item.precision)
+    lane = Lane(0, placement.cut, Sequences.even(placement.cut.sequence_groups, length), item.precision)
     each = placement.kv_bytes(0, lane)
     room = item.gpu.memory_bytes * (1 - RESERVE) - sum(placement.weights(0, 0).values())
     return max(1, int(room / each))
