@@ -292,10 +292,10 @@ def _terminal() -> tuple[int, bool]:
 
 cli_topology.add_to(app, _terminal)
 cli_validate.add_to(app, _terminal)
-cli_replay.add_to(app, _terminal)
 cli_roofline.add_to(app, _terminal)
 cli_study.add_to(app, _terminal)
 cli_launch.add_to(app, _terminal)
+cli_replay.add_to(app, _terminal)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -82,6 +82,8 @@ class Scenario(Noun):
     background: tuple[Traffic, ...] = ()
     """Messages of others on the same links."""
 
+    variants: tuple[Variant, ...] = ()
+    """What runs instead, where fields are varied (``vary`` in a file)."""
     requests: Requests | None = None
     """What ``replay`` and ``plan`` answer."""
     scheduler: Scheduler | None = None
@@ -92,8 +94,6 @@ class Scenario(Noun):
     """Prefill on instances of their own."""
     plan: PlanSettings | None = None
     """What ``plan`` searches."""
-    variants: tuple[Variant, ...] = ()
-    """What runs instead, where fields are varied (``vary`` in a file)."""
 
     @field_validator("name", "description")
     @classmethod
@@ -175,8 +175,8 @@ class Scenario(Noun):
             "usable_memory": self.usable_memory,
             "granularity": self.granularity,
             **_plain(self.conditions),
-            **{name: _plain(part) for name in SERVING if (part := getattr(self, name)) is not None},
             **({"vary": [v.values for v in self.variants]} if self.variants else {}),
+            **{name: _plain(part) for name in SERVING if (part := getattr(self, name)) is not None},
             "layouts": [{"strategy": layout.kind, **_plain(layout)} for layout in self.layouts],
         }
 

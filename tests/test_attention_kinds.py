@@ -102,8 +102,8 @@ def test_chunks_shared_over_ranks_are_read_once_in_all():
 
 
 def _states(placed, ranks):
-    work = Sequences(((1, 1000),))
-    return [placed.kv_bytes(0, Lane(rank, placed.cut, work, "decode", 1, Precision())) for rank in range(ranks)]
+    work = Sequences.even(1, 1000)
+    return [placed.kv_bytes(0, Lane(rank, placed.cut, work, Precision())) for rank in range(ranks)]
 
 
 MAMBA = LinearAttention(key_heads=8, value_heads=64, key_dim=128, value_dim=64, rule="sum", gates=1)

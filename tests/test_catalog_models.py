@@ -357,9 +357,7 @@ def test_every_model_is_placed_by_every_strategy_or_refused_with_a_reason(name):
             continue
         placement = Placement(model, strategy, Precision())
         work = Workload(batch=8, context=1000)
-        lanes = [
-            Lane(r, placement.cut, work.sequences, "decode", 1, Precision()) for r in range(placement.cut.mesh.size)
-        ]
+        lanes = [Lane(r, placement.cut, work.sequences, Precision()) for r in range(placement.cut.mesh.size)]
         held = sum(placement.kv_bytes(0, lane) for lane in lanes)
         assert held >= placement.unique_kv_bytes(work.sequences) > 0
         weights = sum(sum(placement.weights(0, lane.rank).values()) for lane in lanes)

@@ -14,7 +14,7 @@ FORMATS = (
     "fp32, bf16, fp16, fp8, fp8_block, fp8_group, mxfp8, int8, int4, int4_g32, fp4, nvfp4, mxfp4, "
     "fp8_ds_mla, nvfp4_ds_mla"
 )
-KEYS = ", ".join(Scenario.model_fields)
+KEYS = ", ".join(Scenario.model_fields).replace("variants", "vary")
 NEEDS = "a scenario needs model, gpu, workload, layouts"
 SPACE = "choose smaller degrees or a larger topology"
 

@@ -19,8 +19,8 @@ STUDY = Study(
         "topology": "hgx-8",
         "workload": {"phase": "decode", "batch": 8, "context": "8k"},
     },
-    vary={"workload.batch": [1, 8], "usable_memory": [0.75, 0.8, 0.85, 0.9, 0.95]},
-    all_layouts=AllLayouts(up_to=4, strategies=("tp", "kvp", "dcp")),
+    vary={"workload.batch": [1, 8], "usable_memory": [0.7, 0.72, 0.75, 0.78, 0.8, 0.82, 0.85, 0.88, 0.9, 0.95]},
+    all_layouts=AllLayouts(up_to=8, strategies=("tp",), degrees={"pp": (1, 2)}),
 )
 
 

@@ -119,7 +119,7 @@ def _tokens(allocator: Allocator, placement: Placement, stage: int, size: int, l
     Where a sequence takes memory that does not grow with it (states, windows that are freed), engines say how many
     sequences of the longest length fit, times that length.
     """
-    lane = Lane(0, placement.cut, Sequences(((1, length),)), "decode", 1, placement.precision)
+    lane = Lane(0, placement.cut, Sequences.even(1, length), placement.precision)
     if any(layer.linear for _, layer in placement.stages[stage]):
         each = allocator.reserved(placement, stage, lane)
         return int(size / each * length), each / length

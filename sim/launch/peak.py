@@ -18,7 +18,7 @@ ELEMENT = 2
 
 def step_peak(placement: Placement, tokens: int, sequences: int, length: int, shared: Shared) -> int:
     """Bytes on rank 0 of a step of ``tokens`` tokens of sequences of at most ``length``."""
-    lane = Lane(0, placement.cut, Sequences(((1, 1),)), "decode", 1, placement.precision)
+    lane = Lane(0, placement.cut, Sequences.even(1, 1), placement.precision)
     model = placement.model
     layers = [_layer(model, layer, lane, tokens) for layer in model.kinds]
     workspace = max((_workspace(layer, lane, length, shared) for layer in model.kinds), default=0)
