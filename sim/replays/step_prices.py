@@ -185,12 +185,6 @@ class StepPrices:
     @cached_property
     def bytes_per_token(self) -> float:
         """Cache of one token on the fullest rank."""
-<<<<<<< HEAD
-=======
-        from sim.lane import Lane
-        from sim.workload import Sequences
-
->>>>>>> main
         sequences = Sequences.even(self.groups, SQUARE)
         lanes = [Lane(0, self.placement.cut, sequences, self.placement.precision)]
         held = max(
