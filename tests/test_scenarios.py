@@ -27,7 +27,7 @@ def by_tag(name: str) -> dict:
 
 def test_every_file_is_in_the_catalogue():
     assert [path.stem for path in FILES] == scenario_names()
-    assert len(FILES) == 15
+    assert len(FILES) == 18
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

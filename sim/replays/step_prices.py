@@ -4,7 +4,9 @@
   is within ``BOUND`` of the sweep, so the table is known to that.
 * Prefill: every length of a prompt by itself, in blocks as they are needed, exactly as the sweep prices it.
 * A mixed step, in one place (``mixed``): the linear part of prompts and decodes together once, then the attention of
-  each. The attention of a prompt is its part that grows with the square of the length, which three lengths give.
+  each. The attention of a prompt is its part that grows with the square of the length, which three lengths give. Pricing
+  such a step by running it takes milliseconds, and a replay asks for a different one every time; the tests hold both
+  within 5 % of each other.
 """
 
 from __future__ import annotations
