@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli_options import File, Json
 from sim.errors import InputError
 
 Terminal = Callable[[], tuple[int, bool]]
 Action = Callable[[], str | tuple[str, int]]
 INTERRUPTED = 130
-_FILE = typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario.", show_default=False)
-_JSON = typer.Option("--json", help="Print JSON instead of a table.")
 
 
 def add_to(app: typer.Typer, terminal: Terminal) -> None:
@@ -26,9 +25,9 @@ def add_to(app: typer.Typer, terminal: Terminal) -> None:
         epilog="Example: shardwise replay replay_llama_70b --layout tp8 --jsonl",
     )
     def replay(
-        file: Annotated[str, _FILE],
+        file: File,
         layout: Annotated[str | None, typer.Option("--layout", metavar="TAG", help="Only this layout.")] = None,
-        json: Annotated[bool, _JSON] = False,
+        json: Json = False,
         csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per layout.")] = False,
         jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one line of JSON per request.")] = False,
         until: Annotated[
@@ -46,8 +45,8 @@ def add_to(app: typer.Typer, terminal: Terminal) -> None:
         epilog="Example: shardwise plan plan_llama_70b",
     )
     def plan(
-        file: Annotated[str, _FILE],
-        json: Annotated[bool, _JSON] = False,
+        file: File,
+        json: Json = False,
         csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per deployment.")] = False,
     ) -> Action:
         """Search layouts and numbers of instances for the fewest GPUs that keep the SLO of a scenario.

@@ -30,8 +30,9 @@ def place_of(scenario: Scenario) -> Place:
 
 
 def scheduler_of(scenario: Scenario) -> Scheduler:
-    """The scheduler of a scenario: its own, or the defaults of the engine whose kernels run."""
-    return scenario.scheduler or parse_scheduler(scenario.engine)
+    """The scheduler of a scenario: its own, or the defaults of the engine whose kernels run; with its drafts."""
+    rules = scenario.scheduler or parse_scheduler(scenario.engine)
+    return rules.model_copy(update={"speculation": scenario.speculation})
 
 
 def replay(

@@ -6,6 +6,7 @@ from sim.replays.fleet import engine
 from sim.replays.loop import Loop, Stream
 from sim.replays.scheduler import Scheduler, parse_scheduler
 from sim.replays.series import Row
+from sim.speculation import Speculation
 
 CONTEXTS = [1.0, 100.0, 1000.0, 100000.0]
 
@@ -45,7 +46,9 @@ class Wire:
 
 
 def rules(preset="vllm", **changes) -> Scheduler:
-    return parse_scheduler({"preset": preset, **changes})
+    drafts = changes.pop("speculation", None)
+    found = parse_scheduler({"preset": preset, **changes})
+    return found.model_copy(update={"speculation": drafts and Speculation(**drafts)})
 
 
 def loop(

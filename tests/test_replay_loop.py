@@ -23,6 +23,9 @@ CASES = {
     "attention DP": {"blocks": 400, "groups": 4},
     "attention DP in turn": {"blocks": 400, "groups": 3, "given": rules(dp_router="round_robin")},
     "replicas": {"blocks": 500, "engines": 3},
+    "drafts": {"given": rules(speculation={"draft_tokens": 3, "acceptance": 0.7})},
+    "drafts and attention DP": {"groups": 3, "given": rules(speculation={"draft_tokens": 2, "acceptance": 0.5})},
+    "drafts in pools": {"engines": 2, "prefill": 2, "given": rules(speculation={"draft_tokens": 2, "acceptance": 0.5})},
     "pools": {"blocks": 800, "engines": 2, "prefill": 2},
     "pools, layer by layer": {"blocks": 800, "engines": 2, "prefill": 2, "layers": 40},
     "pools with attention DP": {"blocks": 500, "engines": 2, "prefill": 2, "groups": 2},
@@ -77,6 +80,17 @@ def test_short_blocks_preempt_and_a_full_reserve_never_does():
     _, kept = run({"blocks": 400, "given": rules(reserve_output=1.0)}, work)
     assert sum(short.preemptions) > 0
     assert sum(kept.preemptions) == 0
+
+
+def test_accepted_drafts_save_steps():
+    chosen = rules(speculation={"draft_tokens": 3, "acceptance": 0.8})
+    assert chosen.gain == pytest.approx(1 + 0.8 + 0.64 + 0.512)
+    assert np.mean([chosen.steps(400, seed) for seed in range(200)]) == pytest.approx(400 / chosen.gain, rel=0.02)
+    prices = LinearPrices(sequence=0, token=0)
+    made, _ = run({"prices": prices, "given": chosen}, Stream([0.0], [100], [401]))
+    assert made.engines[0].steps == 1 + chosen.steps(400, 0)
+    never, always = (rules(speculation={"draft_tokens": 3, "acceptance": a}) for a in (0.0, 1.0))
+    assert (never.steps(12, 0), always.steps(12, 0), always.steps(13, 0)) == (12, 3, 4)
 
 
 def test_the_same_run_every_time():

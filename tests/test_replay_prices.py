@@ -18,7 +18,8 @@ from sim.replays.series import Row
 from sim.replays.step_prices import BOUND, StepPrices
 from sim.run import machine
 from sim.sweep import sweep
-from sim.workload import Precision
+from sim.timing import Timing
+from sim.workload import Precision, Workload
 from strategies.attention_dp import AttentionDataParallel
 from strategies.dcp import DecodeContextParallel
 from strategies.tp import TensorParallel
@@ -60,6 +61,18 @@ def test_mixed_steps_cost_more_with_everything_more():
     assert made.mixed(64, 8000.0, [(0, 2048)], 2048) > base
     assert made.mixed(64, 4000.0, [(2048, 2048)], 2048) > base
     assert made.mixed(64, 4000.0, [(0, 4096)], 4096) > base
+
+
+@pytest.mark.parametrize("layout", [TensorParallel(tp=8), AttentionDataParallel(dp=8, tp=1)])
+@pytest.mark.parametrize(("batch", "context", "cached", "new"), [
+    (32, 4000, 0, 2048), (128, 4000, 0, 512), (8, 20_000, 0, 8000), (64, 4000, 8192, 2048),
+])  # fmt: skip
+def test_a_mixed_step_is_close_to_that_of_the_engine(layout, batch, context, cached, new):
+    made = prices(layout)
+    prompts = [{"batch": made.groups, "context": cached + new, "cached": cached}]
+    work = Workload(phase="mixed", batch=batch * made.groups, context=context, prompts=prompts)
+    true = Timing(made.placement, ON, work).best.seconds
+    assert made.mixed(batch, float(context), [(cached, new)], new) == pytest.approx(true, rel=0.05)
 
 
 def test_chunks_of_a_prompt_cost_as_much_attention_as_the_whole():

@@ -173,3 +173,12 @@ def test_the_command_prints_a_table_json_and_csv(tmp_path, capsys):
     assert execute(["replay", str(tmp_path / "s.yaml"), "--csv"]) == 0
     assert capsys.readouterr().out.startswith("tag,gpus,feasible")
     assert execute(["replay", str(tmp_path / "s.yaml"), "--csv", "--json"]) == 2
+
+
+def test_accepted_drafts_make_answers_faster_and_cost_their_draft():
+    plain = replay(scenario(), "tp1x2").layouts[0]
+    free = {"draft_tokens": 3, "acceptance": 0.8}
+    looked_up = replay(scenario(speculation=free), "tp1x2").layouts[0]
+    head = replay(scenario(speculation={**free, "layers": 1}), "tp1x2").layouts[0]
+    assert looked_up.tpot_s.mean < head.tpot_s.mean < plain.tpot_s.mean
+    assert looked_up.steps < plain.steps

@@ -174,7 +174,7 @@ class Engine:
         found: list[list[Chunk]] = []
         for lane in self.lanes:
             if lane.waiting or lane.filling:
-                budget = tokens - lane.count if beside else tokens
+                budget = tokens - lane.count * self.rules.query_tokens if beside else tokens
                 found.append(lane.schedule(budget, most - lane.count - len(lane.filling)))
             else:
                 found.append([])
@@ -195,7 +195,7 @@ class Engine:
 
     def _batch(self) -> tuple[int, float]:
         """Rows of the fullest group, padded, and the mean context of so many that gives the tokens of the longest."""
-        count = tokens = 0
+        count, tokens = 0, 0.0
         for lane in self.lanes:
             count, tokens = max(count, lane.count), max(tokens, lane.tokens)
         batch = self.padded[count] if count < len(self.padded) else count
@@ -217,7 +217,7 @@ class Engine:
         if not decoding:
             return self.prices.mixed(0, 0.0, pieces, rows) if pieces else 0.0
         batch, context = self._batch()
-        context += max(lane.count for lane in self.lanes) / batch
+        context += max(lane.count for lane in self.lanes) * self.rules.gain / batch
         return self.prices.mixed(batch, context, pieces, rows) if pieces else self.prices.decode(batch).at(context)
 
     def _series(self) -> Series:
@@ -227,7 +227,7 @@ class Engine:
         if len(lanes) == 1:  # what follows would find the same, in more time
             lane = lanes[0]
             steps = 1 if self.stepwise or self.short else lane.steps_that_fit(lane.rounds_left())
-            return Series(self.prices.decode(batch), context, lane.count / batch, steps)
+            return Series(self.prices.decode(batch), context, lane.count * self.rules.gain / batch, steps)
         steps = min(lane.rounds_left() for lane in lanes if lane.count)
         if self.stepwise or self.short:
             steps = 1
@@ -236,11 +236,13 @@ class Engine:
             if steps > 1 and lane.count:
                 steps = lane.steps_that_fit(steps)
             if lane.count > longest.count:  # it will overtake the longest one
-                steps = min(steps, max(1, (longest.tokens - lane.tokens) // (lane.count - longest.count)))
+                steps = min(
+                    steps, max(1, int((longest.tokens - lane.tokens) / self.rules.gain) // (lane.count - longest.count))
+                )
         if steps == 1:
-            growth = max(lane.tokens + lane.count for lane in lanes) / batch - context
+            growth = max(lane.tokens + lane.count * self.rules.gain for lane in lanes) / batch - context
         else:
-            growth = longest.count / batch
+            growth = longest.count * self.rules.gain / batch
         return Series(self.prices.decode(batch), context, growth, steps)
 
     def interrupt(self, now: float) -> bool:
@@ -318,7 +320,7 @@ class Engine:
             lane.filling.popleft()
             lane.filled(request)
             request.generated += 1
-            request.rounds = request.output - request.generated
+            request.rounds = self.rules.steps(request.output - request.generated, request.index)
             if request.generated == 1:
                 first.append(request)
             if not request.rounds:

@@ -113,7 +113,7 @@ def instance(place: Place, layout: Strategy, rules: Scheduler, longest: int, pha
     single = layout.model_copy(update={"replicas": 1})
     placement = Placement(place.model, single, place.precision)
     tokens = tokens_of_a_group(place, placement, rules.max_tokens)
-    prices = StepPrices(placement, place.machine, longest, rules.sizes())
+    prices = StepPrices(placement, place.machine, longest, rules.sizes(), rules.speculation)
     gpus = placement.cut.mesh.size * single.pp
     return Instance(placement, prices, placement.cut.sequence_groups, gpus, max(1, tokens // rules.block))
 

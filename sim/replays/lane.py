@@ -52,6 +52,9 @@ class Lane:
 
     def __init__(self, rules: Scheduler, pool: BlockPool, grain: int = 0, growing: bool = True):
         self.rules, self.pool, self.block, self.grain, self.growing = rules, pool, rules.block, grain, growing
+        self.gain = rules.gain
+        self.whole = rules.speculation is not None
+        """Whether requests get the blocks of their whole answer at once."""
         self.low = int(rules.watermark * pool.total)
         self.waiting: deque[Request] = deque()
         self.filling: deque[Request] = deque()
@@ -69,7 +72,7 @@ class Lane:
         """Running requests as they were admitted; the last one is preempted first."""
         self.count = 0
         """Requests that decode."""
-        self.tokens = 0
+        self.tokens: float = 0
         """Tokens in their caches."""
         self.steps = 0
         self.phases = [0] * rules.block
@@ -129,6 +132,8 @@ class Lane:
 
     def need(self, steps: int) -> int:
         """Blocks that the next ``steps`` decode steps of the running requests take."""
+        if self.whole:
+            return 0
         if steps == 1:
             return self.phases[-self.steps % self.block]
         cycles, rest = divmod(steps, self.block)
@@ -174,9 +179,11 @@ class Lane:
         """Give a request its blocks; ``False`` if there are not enough."""
         pool = self.pool
         tokens = request.cached if request.swapped else request.target
+        if self.whole and self.growing:
+            tokens = max(tokens, request.prompt + request.output - 1)
         hits = 0
         if pool.unit and request.hashes and not request.swapped:
-            hits = min(pool.match(request.hashes), (tokens - 1) // self.grain)
+            hits = min(pool.match(request.hashes), (request.target - 1) // self.grain)
         now = self.blocks_of(tokens) - hits * pool.unit
         final = self.blocks_of(max(tokens, request.prompt + request.output - 1)) if self.growing else now
         shared = request.hashes[:hits]
@@ -260,7 +267,7 @@ class Lane:
         self.grow_to(steps)
         self.taken = 0
         self.steps += steps
-        self.tokens += steps * self.count
+        self.tokens += steps * self.count * self.gain
         self.peak = max(self.peak, self.pool.used)
 
     def ended(self) -> list[Request]:
@@ -279,15 +286,18 @@ class Lane:
         """No longer decode a request; its ``cached`` and ``generated`` become those of now."""
         done = self.steps - request.joined
         self.phases[(request.cached - request.joined) % self.block] -= 1
-        request.cached += done
         request.generated += done
         request.rounds -= done
         request.joined = -1
         self.count -= 1
-        self.tokens -= request.cached
+        tokens = request.cached + done * self.gain
+        self.tokens = self.tokens - tokens if self.count else 0
+        request.cached = int(tokens)
 
     def free(self, request: Request) -> None:
         """Give back all blocks of an admitted request that does not decode."""
+        if self.whole and self.growing:
+            request.cached = request.prompt + request.output - 1
         held = Held(request.hashes[: request.entries], self.blocks_of(request.cached), request.final)
         self._give_back(held)
         request.serial = -1
@@ -336,6 +346,12 @@ class Lane:
         running = [r for _, serial, r in self.ends if serial == r.serial]
         tokens = [r.cached + self.steps - r.joined for r in running]
         partly = [*self.filling, *self.landing.values(), *self.ready]
+        if self.whole and self.growing:
+            blocks = sum(self.blocks_of(r.prompt + r.output - 1) for r in [*running, *partly])
+            blocks += sum(held.blocks for held in self.leaving.values())
+            if (len(running), blocks) != (self.count, self.held):
+                raise ProgramError("the sums of a group differ from its requests")
+            return
         found = [Held(r.hashes[: r.entries], self.blocks_of(t), 0) for r, t in zip(running, tokens, strict=True)]
         found += [Held(r.hashes[: r.entries], self.blocks_of(max(r.cached, r.target)), 0) for r in partly]
         found += self.leaving.values()

@@ -13,11 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
-from sim.errors import InputError
+from sim.errors import InputError, Problem
 from sim.explain import read, show, suggest
 from sim.noun import Noun
+from sim.speculation import Speculation
 from sim.units import Count
 
 FOLDER = Path(__file__).parent.parent / "data" / "schedulers"
@@ -48,6 +50,28 @@ class Scheduler(Noun):
     graph_sizes: tuple[tuple[int, int, int], ...] = ()
     """Decode batches with a CUDA graph as (first, last, step); a batch is padded up to the next one, larger ones run
     as they are."""
+
+    speculation: Speculation | None = None
+    """Of the scenario. Then every request gets the blocks of its whole answer at admission."""
+
+    @property
+    def query_tokens(self) -> int:
+        """Tokens of each sequence in a decode step."""
+        return 1 + self.speculation.draft_tokens if self.speculation else 1
+
+    @property
+    def gain(self) -> float:
+        """Mean tokens that a sequence gains in a decode step."""
+        return self.speculation.tokens_per_step(self.speculation.draft_tokens) if self.speculation else 1
+
+    def steps(self, tokens: int, seed: int) -> int:
+        """Decode steps of a request until so many tokens have come; with drafts, drawn from their acceptance."""
+        if not self.speculation or not tokens:
+            return tokens
+        means = np.array([self.speculation.tokens_per_step(d) for d in range(self.speculation.draft_tokens + 1)])
+        reach = np.diff(means)  # probability that at least so many drafts are accepted
+        luck = np.random.default_rng([seed, tokens]).random((tokens, 1))
+        return int(np.searchsorted(np.cumsum(1 + (luck < reach).sum(axis=1)), tokens)) + 1
 
     def sizes(self) -> list[int]:
         """Padded batches, in order."""
@@ -81,6 +105,8 @@ def parse_scheduler(value: Any) -> Scheduler:
     if not isinstance(fields, dict):
         raise InputError(f"must be a name such as vllm, or keys such as max_tokens, not {show(value)}")
     fields = dict(fields)
+    if "speculation" in fields:
+        raise InputError(Problem("belongs beside the scheduler, as a section of the scenario", "speculation"))
     preset = fields.pop("preset", None)
     names = preset_names()
     if preset is not None and preset not in names:
