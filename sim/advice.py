@@ -139,19 +139,21 @@ def _rows(evaluation: Evaluation, seen: Sequence[_Seen], report: LayoutReport) -
 
 
 def _fixed(evaluation: Evaluation, seen: Sequence[_Seen], report: LayoutReport) -> Said | None:
-    """Attention that is mostly fixed costs: larger groups, or a shorter cache, no longer pay."""
-    whole = fixed = 0.0
+    """Attention that is mostly something else than reading the cache: larger groups, or a smaller cache, hardly pay."""
+    whole = reading = 0.0
+    kernels = evaluation.machine.kernels
     for op, lane, layers in seen:
         if isinstance(op, Attend) and not op.prefill:
-            cost = evaluation.machine.kernels.cost(op.work(lane))
-            whole, fixed = whole + layers * cost.seconds, fixed + layers * cost.fixed
-    if whole < rules().notable * report.step.seconds or fixed < whole / 2:
+            work = op.work(lane)
+            whole += layers * kernels.cost(work).seconds
+            reading += layers * work.kv_bytes / kernels.gpu.bandwidth
+    if whole < rules().notable * report.step.seconds or reading > whole / 2:
         return None
     text = (
-        f"{100 * fixed / whole:.0f} % of attention is fixed cost, not KV reads: a larger group size or a smaller cache "
-        "would hardly make it faster"
+        f"attention reads its cache for only {100 * reading / whole:.0f} % of its time, the rest is fixed cost and "
+        "arithmetic: a larger group size or a smaller cache would hardly make it faster"
     )
-    return Said(fixed / report.step.seconds, text)
+    return Said((whole - reading) / report.step.seconds, text)
 
 
 def _cache(evaluation: Evaluation, seen: Sequence[_Seen], report: LayoutReport) -> Said | None:
