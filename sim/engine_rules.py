@@ -1,6 +1,7 @@
 """The rules by which engines refuse a layout or run it wrongly: one list for strategies and launch commands.
 
-Each rule says whose it is and in which version it was read. What an engine refuses is still a layout that can exist.
+Each rule says whose it is. They were read in vLLM 0.33.0, SGLang 0.5.23, TensorRT-LLM 1.3.0 and the Helix paper. What
+an engine refuses is still a layout that can exist.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from sim.model import Attention, DenseFfn, GroupedQueryAttention, LatentAttentio
 
 Effect = Literal["refuses", "unchecked", "advises"]
 """The engine stops; the engine runs and the result is wrong; a publisher advises against it."""
-VERSIONS = {"vllm": "vLLM 0.33.0", "sglang": "SGLang 0.5.23", "trtllm": "TensorRT-LLM 1.3.0", "paper": "Helix paper"}
 MERGED = (512, 1024, 2048)
 """Top-k for which vLLM 0.33.0 has a kernel that merges the candidates of a sharded index."""
 BLOCK = 128

@@ -8,7 +8,6 @@ from typing import Any
 
 from sim.allocators import load_allocator
 from sim.drafting import Drafting
-from sim.engines import ANY, load_engine
 from sim.errors import ProgramError
 from sim.first_token import FRONT_END, first_token
 from sim.lane import Lane
@@ -259,9 +258,8 @@ class Evaluation(Timing):
         """What a prompt's first token waits for, in prefill."""
         if self.workload.phase != "prefill":
             return None
-        serving = load_engine(ANY).serving
         work = (self.workload, self.usable_memory, self.granularity)
-        return first_token(self.placement, self.machine, *work, serving)
+        return first_token(self.placement, self.machine, *work)
 
     def _links(self) -> tuple[LinkReport, ...]:
         """The links that carried most in a pass over each stage, most bytes per second of bandwidth first."""

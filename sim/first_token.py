@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from sim.machine import Machine
 from sim.placement import Placement
 from sim.report import FirstTokenReport
-from sim.serving import ServingConstants
 from sim.step import Granularity
 from sim.timing import WAITING, Timing
 from sim.workload import Workload
@@ -43,7 +42,6 @@ def first_token(
     workload: Workload,
     usable_memory: float,
     granularity: Granularity,
-    serving: ServingConstants,
 ) -> FirstTokenReport:
     """Run every step of a prefill."""
     jobs: list[list[float]] = []
@@ -64,6 +62,7 @@ def first_token(
                     parts[cause] = parts.get(cause, 0.0) + seconds
                 attention += sum(s for name, s in lane.operations.items() if name.endswith(CORES))
     total = in_flight(jobs)
+    serving = machine.serving
     before = serving.front_end + serving.front_end_per_token * longest.length
     falling = dict(sorted(parts.items(), key=lambda item: -item[1]))
     return FirstTokenReport(

@@ -15,6 +15,7 @@ from sim.fabric import Fabric
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
 from sim.kernels.measured import MeasuredKernels
+from sim.serving import ServingConstants
 
 Speeds = Mapping[int, float]
 """Speed of slowed GPUs by number, as a fraction of the full one."""
@@ -37,6 +38,8 @@ class Machine(NamedTuple):
     changes: tuple[Change, ...] = ()
     """In the order of time."""
     background: tuple[Traffic, ...] = ()
+    serving: ServingConstants = ServingConstants()
+    """What the engine's scheduler and front end add."""
 
     def speed(self, gpu: int) -> float:
         """The speed of a GPU when the step begins."""
@@ -65,7 +68,7 @@ def assemble(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine | 
     fitted = conditions.kernels == "fitted"
     priced = Kernels if fitted else MeasuredKernels
     kernels = priced(gpu, load_constants(gpu.constants), engine.kernels, conditions.library)
-    return Machine(kernels, *states[0], changes, conditions.background)
+    return Machine(kernels, *states[0], changes, conditions.background, engine.serving)
 
 
 def _state(gpu: Gpu, fabric: Fabric, conditions: Conditions, engine: Engine, time: float) -> tuple[Collectives, Speeds]:

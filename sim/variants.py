@@ -1,21 +1,22 @@
 """Variants of a scenario: a model architect's sweep over fields of the model, the workload or the formats.
 
-``vary`` is a mapping from dotted paths to lists, of which every combination runs (``model.attention.kv_heads:
-[8, 4]``), or a list of mappings, each one variant with its fields changed together. A path that begins with
-``model.attention``, ``model.linear`` or ``model.ffn`` changes every layer that has the field; ``group_size`` stands for
-as many KV heads as give each of them so many query heads, and ``model.layers`` for the length of the repeated part.
+``vary`` is a mapping from dotted paths to lists or ranges, of which every combination runs
+(``model.attention.kv_heads: [8, 4]``), or a list of mappings, each one variant with its fields changed together. A path
+that begins with ``model.attention``, ``model.linear`` or ``model.ffn`` changes every layer that has the field;
+``group_size`` stands for as many KV heads as give each of them so many query heads, and ``model.layers`` for the length
+of the repeated part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
 from sim.errors import InputError
 from sim.explain import read, show, suggest
 from sim.model import GroupedQueryAttention, Layer, LayerRun, Model
 from sim.noun import Noun
+from sim.variation import axes, is_range, product, size
 
 BLOCKS = ("attention", "linear", "ffn")
 PARTS = ("workload", "precision", "speculation")
@@ -26,17 +27,23 @@ EXAMPLE = "vary: {model.attention.kv_heads: [8, 4, 2, 1]}"
 def expand(vary: Any) -> list[dict[str, Any]]:
     """Every variant, as values by path. Raises ``InputError``."""
     if isinstance(vary, Mapping):
-        lists = {str(k): v if isinstance(v, (list, tuple)) else [v] for k, v in vary.items()}
-        found = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+        said = {str(k): v if isinstance(v, (list, tuple)) or is_range(v) else [v] for k, v in vary.items()}
+        grid = axes(said)
+        _check_number(size(grid))
+        found = [dict(change) for change in product(grid)]
     elif isinstance(vary, (list, tuple)) and all(isinstance(v, Mapping) for v in vary):
         found = [{str(k): v for k, v in one.items()} for one in vary]
     else:
         raise InputError(f"must be paths with lists of values, or a list of variants, for example {EXAMPLE}")
     if not found or not all(found):
         raise InputError(f"leaves nothing to run; write for example {EXAMPLE}")
-    if len(found) > MOST:
-        raise InputError(f"{len(found)} variants are more than {MOST}")
+    _check_number(len(found))
     return found
+
+
+def _check_number(count: int) -> None:
+    if count > MOST:
+        raise InputError(f"{count:,} variants are more than {MOST}")
 
 
 def label(values: Mapping[str, Any]) -> str:

@@ -80,8 +80,13 @@ def axes(vary: Mapping[str, Any], zips: Sequence[Mapping[str, Any]] = ()) -> lis
     return found
 
 
+def is_range(said: Any) -> bool:
+    """Whether something written is a range, and not a value of other keys."""
+    return isinstance(said, Mapping) and set(said) <= set(_RANGE) and {"from", "to"} <= set(said)
+
+
 def _values(said: Any) -> list[Any]:
-    if isinstance(said, Mapping) and set(said) <= set(_RANGE) and {"from", "to"} <= set(said):
+    if is_range(said):
         return _range(said)
     if not isinstance(said, (list, tuple)):
         raise InputError(

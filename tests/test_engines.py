@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim import compare, parse_scenario, replay
 from sim.catalog_gpus import load_gpu
 from sim.catalog_topologies import parse_topology
 from sim.conditions import Conditions
@@ -67,6 +68,20 @@ def test_a_machine_has_the_constants_of_the_engine_whose_kernels_it_runs():
     for name in ("trtllm", "vllm", "sglang"):
         built = assemble(H200, fabric, Conditions(engine=name))
         assert built.kernels.engine == load_engine(name).kernels
+        assert built.serving == load_engine(name).serving
+
+
+@pytest.mark.parametrize("name", ["trtllm", "vllm", "sglang"])
+def test_a_first_token_waits_for_the_front_end_of_the_engine_that_serves_it(name):
+    base = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": name, "layouts": [{"strategy": "tp", "tp": 1}]}
+    serving = load_engine(name).serving
+    front = serving.front_end + 1024 * serving.front_end_per_token
+    prefill = {"workload": {"phase": "prefill", "batch": 1, "context": 1024}}
+    (report,) = compare(parse_scenario(base | prefill)).layouts
+    assert report.first_token.parts["front end"] == pytest.approx(front, rel=1e-12)
+    one = {"requests": {"rate": 1, "count": 1, "input": 1024, "output": 8}, "scheduler": name}
+    (replayed,) = replay(parse_scenario(base | one)).layouts
+    assert front < replayed.ttft_s.p50 < front + 0.2
 
 
 def test_the_module_of_experts_starts_slower_in_engines_of_many_kernels():

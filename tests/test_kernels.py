@@ -254,7 +254,7 @@ def test_every_family_has_constants_with_their_residuals(name):
         for fit in constants.fits(family):
             assert fit.residual
             assert fit.residual.low <= fit.residual.high
-            assert fit.residual.rows >= 20
+            assert fit.residual.rows >= 40
     assert set(constants.borrowed) <= set(FAMILIES)
 
 

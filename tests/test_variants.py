@@ -34,6 +34,18 @@ def test_a_mapping_is_every_combination_and_a_list_is_itself():
     assert expand([{"a": 1, "b": 2}, {"c": 3}]) == [{"a": 1, "b": 2}, {"c": 3}]
 
 
+def test_a_range_is_that_of_a_study_and_a_mapping_of_other_keys_is_one_value():
+    assert expand({"workload.context": {"from": "1k", "to": "4k", "times": 2}}) == [
+        {"workload.context": 1024 * n} for n in (1, 2, 4)
+    ]
+    assert expand({"topology": {"kind": "nvl72"}}) == [{"topology": {"kind": "nvl72"}}]
+
+
+def test_too_many_variants_are_refused_before_they_are_made():
+    with pytest.raises(InputError, match="100,000,000,000,000,000,000 variants are more than 256"):
+        expand({f"model.f{i}": list(range(100)) for i in range(10)})
+
+
 def test_group_size_keeps_the_query_heads():
     model = load_model("llama-3.1-8b")
     one = changed(model, ["attention", "group_size"], 16)

@@ -56,7 +56,7 @@ def bound(made: Instance, rules: Scheduler, work: Work, slo: Slo, prefill: bool 
         linear = [max(prices.prompt(n) - prices.pair * n * n / 2, 0.0) / n for n in sizes]
         each = min(linear) * (0.9 if stream.hashes is None else 0.0)  # lengths between these may be a little cheaper
         fast = made.groups / max(each * float(prompts.mean()), 1e-12)
-        alone = front_end()(prompt) + prices.prompt(prompt if prompt <= rules.max_tokens else rules.max_tokens)
+        alone = front_end(prices.machine.serving)(prompt) + prices.prompt(min(prompt, rules.max_tokens))
         if slo.ttft is not None and stream.hashes is None and alone > slo.ttft:
             why = f"a prompt of {prompt:,} tokens alone takes {alone:.3g} s"
     if decode:

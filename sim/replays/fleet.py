@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 from pydantic import SerializeAsAny, field_serializer, field_validator
 
 from sim.catalog_strategies import parse_layout
-from sim.engines import ANY, load_engine
 from sim.errors import InputError, LayoutError
 from sim.evaluate import Evaluation
 from sim.machine import Machine
@@ -21,6 +20,7 @@ from sim.replays.lane import Lane
 from sim.replays.loop import Loop, Router
 from sim.replays.scheduler import Scheduler
 from sim.replays.step_prices import StepPrices
+from sim.serving import ServingConstants
 from sim.strategy import Strategy
 from sim.units import format_bytes
 from sim.workload import Precision, Sequences, Workload
@@ -234,12 +234,11 @@ def fleet_of(
         ]
         gpus += prefill.gpus * workers
         transfer = KvTransfer(place, prefill, decode, layerwise)
-    loop = Loop(engines, fronts, router, transfer, front_end(), check)
+    loop = Loop(engines, fronts, router, transfer, front_end(place.machine.serving), check)
     return Fleet(loop, gpus, decode, prefill)
 
 
-def front_end() -> Callable[[int], float]:
+def front_end(constants: ServingConstants) -> Callable[[int], float]:
     """Seconds of HTTP and tokenizer before a request of so many tokens reaches the scheduler."""
-    constants = load_engine(ANY).serving
     fixed, each = constants.front_end, constants.front_end_per_token
     return lambda tokens: fixed + each * tokens

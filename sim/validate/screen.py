@@ -25,7 +25,6 @@ REPEATED = 1.5
 """Two measurements of one configuration by one engine version agree to better than this."""
 QUEUE_JUMP = 4.0
 """TTFT per doubling of concurrency."""
-QUEUE_SECONDS = 3.0
 
 
 class Screen(NamedTuple):
