@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,11 @@ def test_published_measurements_are_met_this_closely(shipped, name, median, mean
     group = _group(shipped, name)
     assert group.median_ape <= median
     assert group.mean_ape <= mean
+
+
+def test_the_table_of_the_readme_is_what_the_command_prints(shipped):
+    readme = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    assert to_markdown(shipped).strip() in readme
 
 
 def test_every_cache_that_agrees_with_a_closed_form_is_within_a_third_of_a_percent():
