@@ -160,7 +160,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.data or tables_folder()
     if not folder:
-        raise SystemExit("give --data DIR, or install the package: pip install 'shardwise[calibrate]'")
+        raise SystemExit("give --data DIR, or install the package: pip install -e '.[calibrate]'")
     found, refused = calibrate(folder)
     if options.write:
         for name, fits in found.items():

@@ -21,7 +21,7 @@ import typer
 
 from sim import __version__, cli_launch, cli_replay, cli_roofline, cli_study, cli_topology, cli_validate
 from sim.cli_options import File, Json, complete_file
-from sim.errors import FloorError, InputError, Problem, ProgramError
+from sim.errors import FloorError, InputError, Problem, ProgramError, ShardwiseError
 
 Action = Callable[[], str | tuple[str, int]]
 """What a command does when it runs; returns the text for stdout, and the exit code if it is not 0."""
@@ -335,8 +335,9 @@ def _failed(error: BaseException) -> int | None:
     if failure := failure_of_plug_in(error):
         _complain(printable(failure))
         return 1
-    if isinstance(error, (ProgramError, FloorError)):
-        _complain(f"a bug in the simulator or in a strategy: {error}")
+    if isinstance(error, ShardwiseError):
+        bug = isinstance(error, (ProgramError, FloorError))
+        _complain(f"{'a bug in the simulator or in a strategy: ' if bug else ''}{printable(str(error))}")
         return 1
     if isinstance(error, OSError):
         _close_stdout()

@@ -8,7 +8,8 @@ ShardwiseError
 │   ├── LayoutError       a parallel layout cannot exist for this model on this machine
 │   └── ScenarioError     a scenario file is wrong; problems carry file:line:col
 ├── ProgramError          a strategy's program does not type-check (a bug in the strategy)
-└── FloorError            a predicted time is below its own physical floor (a bug in the simulator)
+├── FloorError            a predicted time is below its own physical floor (a bug in the simulator)
+└── LostPartsError        workers of a study were lost too often; running it again continues
 """
 
 from __future__ import annotations
@@ -46,6 +47,15 @@ class InputError(ShardwiseError):
             problems = [problems]
         self.problems = tuple(p if isinstance(p, Problem) else Problem(p) for p in problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def not_installed(what: str, extra: str) -> InputError:
+    """The error for a package that comes with an extra of this one; ``what`` needs it."""
+    return InputError(f"{what}; install it with: pip install 'shardwise[{extra}]', or in a checkout -e '.[{extra}]'")
+
+
+class LostPartsError(ShardwiseError):
+    """Workers of a study were lost so often that parts are missing; running it again continues."""
 
 
 class UnitError(InputError, ValueError):

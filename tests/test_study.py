@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from sim import load, parse_scenario
 from sim.catalog_models import load_model
 from sim.catalog_scenarios import find_study, study_names
 from sim.catalog_strategies import load_strategy, strategy_names
-from sim.errors import InputError, ScenarioError
+from sim.cli import execute
+from sim.errors import InputError, LostPartsError, ScenarioError
 from sim.placement import Placement
 from sim.run import evaluate, machine
 from sim.study.constraints import parse_condition
@@ -264,6 +266,44 @@ def test_a_lost_part_is_priced_again_and_counted_once(tmp_path):
     assert content(tmp_path / "flaky") == content(tmp_path / "whole")
     assert progress[-1].retried > 0
     assert progress[-1].points == study.count()[2]
+
+
+class Broken(Executor):
+    """Every call ends in the same error."""
+
+    def __init__(self, error):
+        self.error, self.calls = error, 0
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.calls += 1
+        future = Future()
+        future.set_exception(self.error)
+        return future
+
+
+def test_parts_that_are_lost_again_and_again_end_in_one_line_with_the_cause(tmp_path, monkeypatch, capsys):
+    from sim.study import execute as module
+
+    gone = Broken(MemoryError("no room"))
+    with pytest.raises(LostPartsError, match=f"{spread().count()[0]} parts .* The last one: MemoryError: no room"):
+        module.run(spread(), tmp_path / "gone", gone)
+    assert gone.calls == module.TRIES * spread().count()[0]
+    lacking = Broken(InputError("pyarrow is not here"))
+    with pytest.raises(InputError, match="pyarrow is not here"):
+        module.run(spread(), tmp_path / "lacking", lacking)
+    monkeypatch.setattr(module, "InProcess", lambda: gone)
+    assert execute(["study", "qwen3_32b_32xh200", "--workers", "1", "--out", str(tmp_path / "cli")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].endswith("The last one: MemoryError: no room")
+
+
+def test_what_is_not_installed_is_said_before_anything_runs(tmp_path, monkeypatch):
+    from sim.study.execute import run
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    idle = Broken(MemoryError())
+    with pytest.raises(InputError, match=r"pip install 'shardwise\[study\]', or in a checkout -e '.\[study\]'"):
+        run(spread(), tmp_path / "nothing", idle)
+    assert idle.calls == 0
 
 
 def test_another_study_does_not_mix_with_a_folder(tmp_path):

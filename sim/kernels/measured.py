@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import InputError
+from sim.errors import InputError, not_installed
 from sim.explain import show
 from sim.hardware import Gpu
 from sim.kernels.constants import TABLES, EngineConstants, KernelConstants
@@ -124,9 +124,11 @@ class MeasuredKernels(Kernels):
     ):
         super().__init__(gpu, constants, engine, library)
         found = folder or tables_folder()
-        if found is None or not found.is_dir():
-            text = f"measured kernels need tables: install shardwise[calibrate], or name a folder of them in {FOLDER}"
-            raise InputError(text if found is None else f"{text}; there is no folder {show(str(found))}")
+        if found is None:
+            what = f"measured kernels need tables: a folder that {FOLDER} names, or the public ones"
+            raise not_installed(what, "calibrate")
+        if not found.is_dir():
+            raise InputError(f"measured kernels need tables: there is no folder {show(str(found))} (see {FOLDER})")
         self.folder = found
         self.looked_up: Counter[str] = Counter()
         """Shapes by family that tables covered."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import InputError
+from sim.errors import not_installed
 from sim.formats import FORMATS
 from sim.program import Work
 from sim.shapes import DecodeAttention, Gemm, GroupedGemm, LatentDecode, LatentPrefill, PrefillAttention
@@ -166,7 +166,7 @@ def _package(folder: Path, family: str, system: str) -> Columns:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise InputError("the package's tables are parquet files; install pyarrow, or shardwise[calibrate]") from None
+        raise not_installed("the package's tables are Parquet files, which need pyarrow", "calibrate") from None
     parts = []
     for path in found:
         where, _, library, version, _ = path.relative_to(folder / "systems" / "data").parts

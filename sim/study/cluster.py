@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any
 
-from sim.errors import InputError
+from sim.errors import InputError, not_installed
 
 WAIT_SECONDS = 30
 """For a scheduler to answer."""
@@ -29,7 +29,7 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, Any]]:
     try:
         from distributed import Client
     except ImportError:
-        raise InputError("a Dask cluster needs dask.distributed: pip install 'shardwise[cluster]'") from None
+        raise not_installed("a Dask cluster needs dask.distributed", "cluster") from None
     try:
         client: Any = Client(address, timeout=WAIT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:

@@ -11,9 +11,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.errors import InputError, ShardwiseError
+from sim.errors import InputError, LostPartsError
 from sim.study.definition import Part, Study
-from sim.study.folder import StudyFolder, encode
+from sim.study.folder import StudyFolder, arrow, encode
 from sim.study.price import price
 
 LAYOUTS_IN_PROCESS = 100
@@ -81,13 +81,14 @@ def run(
     Raises
     ------
     InputError
-        If the folder cannot be used, or the shard does not exist.
-    ShardwiseError
+        If the folder cannot be used, the shard does not exist, or pyarrow is missing here or where a part is priced.
+    LostPartsError
         If workers were lost so often that parts are missing; running again continues.
     """
     index, of = shard
     if not 1 <= index <= of:
         raise InputError(f"--shard: {index}/{of} is not one of 1/{of} to {of}/{of}")
+    arrow()
     into = StudyFolder(folder)
     into.begin(study)
     parts, layouts, _ = study.count()
@@ -105,8 +106,9 @@ def run(
             make = lambda: stack.enter_context(ProcessPoolExecutor(cores, get_context("spawn")))  # noqa: E731
         lost = _drain(study, into, todo, make, in_flight or 2 * cores + 2, (len(mine), there), report)
     if lost:
-        raise ShardwiseError(
-            f"{len(lost)} parts were lost with their workers, {TRIES} times each; run again to continue"
+        raise LostPartsError(
+            f"{len(lost)} parts were lost with their workers, {TRIES} times each; run again to continue. "
+            f"The last one: {lost[-1]}"
         )
     if of == 1:
         into.finish()
@@ -121,12 +123,12 @@ def _drain(
     most: int,
     mine: tuple[int, int],
     report: Report,
-) -> list[int]:
-    """Keep ``most`` parts in flight until all are kept; return those that could not be had."""
+) -> list[str]:
+    """Keep ``most`` parts in flight until all are kept; return why those that are not could not be had."""
     executor = make()
     flying: dict[Future[tuple[bytes, int]], tuple[int, Part, int]] = {}
     again: list[tuple[int, Part, int]] = []
-    lost: list[int] = []
+    lost: list[str] = []
     (parts, done), points, retried = mine, 0, 0
     seen = iter(todo)
     more = True
@@ -153,12 +155,14 @@ def _drain(
             number, part, tries = flying.pop(future)
             try:
                 content, rows = future.result()
-            except (Exception, CancelledError):  # a row's own errors never come here: the worker is gone
+            except InputError:  # what a worker lacks, it lacks at every try
+                raise
+            except (Exception, CancelledError) as error:  # a row's own errors never come here: the worker is gone
                 retried += 1
                 if tries < TRIES:
                     again.append((number, part, tries + 1))
                 else:
-                    lost.append(number)
+                    lost.append(f"{type(error).__name__}: {error}")
                 continue
             into.keep(number, content)
             done, points = done + 1, points + rows

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import __version__
-from sim.errors import InputError, Problem
+from sim.errors import InputError, Problem, not_installed
 from sim.study.columns import FIGURES, PLACE
 from sim.study.definition import Study
 from sim.study.price import Rows
@@ -29,9 +29,7 @@ def arrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise InputError(
-            "studies are kept as Parquet files; install them with: pip install 'shardwise[study]'"
-        ) from None
+        raise not_installed("studies are kept as Parquet files, which need pyarrow", "study") from None
     return pyarrow
 
 
