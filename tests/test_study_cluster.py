@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 
+import distributed
 import pytest
 
 from sim.errors import InputError
+from sim.study import cluster
+from sim.study.cluster import dask_executor, threads
 from sim.study.definition import Study
 from sim.study.execute import run
 from sim.study.layouts import AllLayouts
@@ -30,23 +33,20 @@ def content(folder):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_worker_that_is_killed_loses_and_doubles_nothing(tmp_path):
-    distributed = pytest.importorskip("distributed")
-    from sim.study.cluster import dask_executor, threads
-
     run(STUDY, tmp_path / "here", workers=1)
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, silence_logs=50
-        ) as cluster,
-        dask_executor(cluster.scheduler_address) as (executor, client),
+        ) as local,
+        dask_executor(local.scheduler_address) as (executor, client),
     ):
         assert threads(client) == 2
         killed = []
 
         def kill(now):
-            if not killed:
-                pids = client.run(os.getpid)
-                killed.append(next(iter(pids.values())))
+            busy = [worker for worker, tasks in client.processing().items() if tasks]
+            if busy and not killed:
+                killed.append(client.run(os.getpid, workers=busy[:1])[busy[0]])
                 os.kill(killed[0], 9)
 
         progress = []
@@ -57,9 +57,6 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(tmp_path):
 
 
 def test_no_scheduler_is_said(monkeypatch):
-    pytest.importorskip("distributed")
-    from sim.study import cluster
-
     monkeypatch.setattr(cluster, "WAIT_SECONDS", 0.2)
     with (
         warnings.catch_warnings(action="ignore"),
