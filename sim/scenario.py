@@ -247,12 +247,12 @@ def _assemble(data: dict[str, Any], parts: Parts) -> Scenario | None:
                 parts.note(problem)
         return None
     if data.get("vary") is not None:
-        found = parts.part("vary", data, lambda d: _variants(d, scenario.model, parts.base))
+        found = parts.part("vary", data, lambda d: _variants(d, parts.base))
         scenario = scenario.model_copy(update={"variants": tuple(found or ())})
     return None if parts.problems else scenario
 
 
-def _variants(data: dict[str, Any], model: Model, base: Path | None) -> list[Variant]:
+def _variants(data: dict[str, Any], base: Path | None) -> list[Variant]:
     """Every variant as a scenario. Raises ``InputError``, with the variant in front of each problem."""
     found: list[Variant] = []
     problems: list[Problem] = []
@@ -261,7 +261,7 @@ def _variants(data: dict[str, Any], model: Model, base: Path | None) -> list[Var
         if any(variant.label == name for variant in found):  # lists and mappings are not written out
             name = f"{name} ({number})"
         try:
-            scenario = parse_scenario(apply(data, model, values), base)
+            scenario = parse_scenario(apply(data, values, base), base)
         except InputError as error:
             problems += [Problem(f"{name}: {p.key}: {p.message}".replace(": : ", ": "), "vary") for p in error.problems]
         else:

@@ -1,25 +1,31 @@
-"""Variants of a scenario: a model architect's sweep over fields of the model, the workload or the formats.
+"""Variants of a scenario: other values in some of its fields, by dotted path.
 
-``vary`` is a mapping from dotted paths to lists or ranges, of which every combination runs
-(``model.attention.kv_heads: [8, 4]``), or a list of mappings, each one variant with its fields changed together. A path
+``workload.batch`` is a field, ``layouts.0.kvp`` one of a list, ``layouts.*.rank_order`` the same one of every item. A
+field inside a noun that the scenario names (``gpu.bandwidth`` where it says ``gpu: h200-sxm``) varies that noun. A path
 that begins with ``model.attention``, ``model.linear`` or ``model.ffn`` changes every layer that has the field;
 ``group_size`` stands for as many KV heads as give each of them so many query heads, and ``model.layers`` for the length
 of the repeated part.
+
+``vary`` in a scenario is a mapping from paths to lists or ranges, of which every combination runs
+(``model.attention.kv_heads: [8, 4]``), or a list of mappings, each one variant with its fields changed together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError
-from sim.explain import read, show, suggest
+from sim.catalog_gpus import load_gpu
+from sim.catalog_models import load_model
+from sim.catalog_topologies import parse_topology
+from sim.errors import InputError, Problem
+from sim.explain import read, show
 from sim.model import GroupedQueryAttention, Layer, LayerRun, Model
 from sim.noun import Noun
 from sim.variation import axes, is_range, product, size
 
 BLOCKS = ("attention", "linear", "ffn")
-PARTS = ("workload", "precision", "speculation")
 MOST = 256
 EXAMPLE = "vary: {model.attention.kv_heads: [8, 4, 2, 1]}"
 
@@ -57,32 +63,61 @@ def _word(value: Any) -> str:
     return str(value) if not isinstance(value, Mapping) else show(value)
 
 
-def apply(data: Mapping[str, Any], model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of a scenario with one variant's values; ``model`` is the one that it names.
+def apply(data: Mapping[str, Any], values: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]:
+    """The data of a scenario with other values at some paths; the data given stays as it is.
+
+    Parameters
+    ----------
+    base
+        Folder that relative paths of models and topologies start at.
 
     Raises
     ------
     InputError
-        If a path leads nowhere or a model cannot have a value.
+        If a path leads to nothing that can be set, or a model cannot have a value.
     """
-    found: dict[str, Any] = {key: value for key, value in data.items() if key != "vary"}
+    found: Any = {key: value for key, value in data.items() if key != "vary"}
     for path, value in values.items():
-        root, *rest = path.split(".")
-        if root == "model" and rest:
-            model = changed(model, rest, value)
-            found["model"] = model
-        elif root in PARTS and len(rest) == 1:
-            part = found.get(root) or {}
-            if not isinstance(part, Mapping):
-                raise InputError(f"{root} must be keys, not {show(part)}, to be varied")
-            found[root] = {**part, rest[0]: value}
-        elif root in ("gpu", "topology", "usable_memory", "engine") and not rest:
-            found[root] = value
-        else:
-            known = ["model.hidden", "model.layers", *(f"model.{b}" for b in BLOCKS), *(f"{p}." for p in PARTS)]
-            hint = f"{suggest(path, known)}paths begin with {', '.join(known)}"
-            raise InputError(f"{show(path)} cannot be varied; {hint}")
-    return found
+        try:
+            found = _with(found, path.split("."), value, base)
+        except InputError as error:
+            raise InputError([_at(path, p) for p in error.problems]) from None
+    return dict(found)
+
+
+def _at(path: str, problem: Problem) -> Problem:
+    """A problem as one of a path; what the value breaks elsewhere is named."""
+    elsewhere = problem.key and not f".{path}".endswith(f".{problem.key}")
+    return Problem(f"{problem.key}: {problem.message}" if elsewhere else problem.message, path)
+
+
+def _with(node: Any, keys: list[str], value: Any, base: Path | None) -> Any:
+    """A node of a scenario's data with another value at a path inside it."""
+    if not keys:
+        return value
+    key, rest = keys[0], keys[1:]
+    if isinstance(node, Model):
+        return changed(node, keys, value)
+    if isinstance(node, (list, tuple)):
+        if key != "*" and not (key.isdecimal() and int(key) < len(node)):
+            raise InputError(f"{show(key)} is not one of the {len(node)} items; * stands for all")
+        return [_with(x, rest, value, base) if key in ("*", str(i)) else x for i, x in enumerate(node)]
+    if isinstance(node, Noun):
+        node = node.model_dump(mode="json", exclude_none=True)
+    if not isinstance(node, Mapping) or not key:
+        raise InputError("leads into a value that has no parts")
+    return {**node, key: _with(_inside(key, node.get(key), base) if rest else None, rest, value, base)}
+
+
+def _inside(key: str, said: Any, base: Path | None) -> Any:
+    """What a key says, open to changes inside it: a noun where it is named by one word."""
+    if key == "model":
+        return load_model(said, base) if isinstance(said, str) else read(Model, said)
+    if key == "gpu" and isinstance(said, str):
+        return load_gpu(said)
+    if key == "topology" and isinstance(said, str):
+        return parse_topology(said, base)
+    return {} if said is None else said
 
 
 def changed(model: Model, path: list[str], value: Any) -> Model:
@@ -90,11 +125,9 @@ def changed(model: Model, path: list[str], value: Any) -> Model:
     if path == ["layers"]:
         return _deeper(model, value)
     if path[0] not in BLOCKS:
-        if len(path) > 1 or path[0] not in Model.model_fields:
-            raise InputError(f"a model has no {show('.'.join(path))} to vary")
-        return read(Model, _fields(model) | {path[0]: value})
+        return read(Model, _with(_fields(model), path, value, None))
     if len(path) != 2:
-        raise InputError(f"model.{'.'.join(path)}: write model.{path[0]} and one field of it")
+        raise InputError(f"write model.{path[0]} and one field of it")
     block, field = path
     hit = [layer for layer in model.kinds if _has(layer, block, field)]
     if not hit:

@@ -1,7 +1,4 @@
-"""Variations of a scenario: which fields take which values, as data with dotted paths.
-
-``workload.batch`` is a field, ``layouts.0.kvp`` one of a list, ``layouts.*.rank_order`` the same one of every item. A
-field inside a noun that the scenario names (``model.vocab`` where it says ``model: llama-3.1-405b``) varies that noun.
+"""Variations of a scenario: which fields take which values, as data with dotted paths (``sim.variants`` sets them).
 
 A grid crosses its axes; the fields of a zip change together.
 """
@@ -10,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.errors import InputError, Problem, UnitError
@@ -140,48 +136,3 @@ def product(axes: Sequence[Axis]) -> Iterator[Change]:
 def size(axes: Sequence[Axis]) -> int:
     """Number of combinations."""
     return math.prod(len(axis.values) for axis in axes)
-
-
-def apply(data: Mapping[str, Any], change: Change, spell_out: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """A copy of a scenario's data with other values at some paths; the data given stays as it is.
-
-    Parameters
-    ----------
-    spell_out
-        Turns what a key names (``model``, ``llama-3.1-405b``) into its fields, where a path goes inside.
-
-    Raises
-    ------
-    InputError
-        If a path leads to nothing that can be set.
-    """
-    found = deepcopy(dict(data))
-    for path, value in change:
-        _set(found, path.split("."), value, path, spell_out)
-    return found
-
-
-def _set(node: Any, keys: list[str], value: Any, path: str, spell_out: Callable[[str, Any], Any]) -> None:
-    key, rest = keys[0], keys[1:]
-    if isinstance(node, list):
-        if key == "*":
-            for i in range(len(node)):
-                _set(node, [str(i), *rest], value, path, spell_out)
-            return
-        if not key.isdigit() or int(key) >= len(node):
-            raise InputError(Problem(f"{show(key)} is not one of its {len(node)} items; * stands for all", path))
-        place: Any = int(key)
-    elif isinstance(node, dict) and key:
-        place = key
-    else:
-        raise InputError(Problem("leads into a value that has no parts", path))
-    if not rest:
-        node[place] = deepcopy(value)
-        return
-    inner = node[place] if isinstance(node, list) else node.get(place)
-    if inner is None:
-        inner = {}
-    elif isinstance(inner, str):
-        inner = spell_out(str(key), inner)
-    node[place] = inner
-    _set(inner, rest, value, path, spell_out)

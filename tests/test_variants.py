@@ -8,7 +8,8 @@ from sim.catalog_models import load_model
 from sim.errors import InputError
 from sim.run import compare, load
 from sim.scenario import parse_scenario
-from sim.variants import changed, expand
+from sim.study.definition import Study
+from sim.variants import apply, changed, expand
 
 BASE = {
     "model": "llama-3.1-8b",
@@ -101,6 +102,23 @@ def test_a_variant_is_the_scenario_that_one_would_write():
     assert scenario.each[0][1] == by_hand
 
 
+def test_a_path_leads_into_lists_and_into_what_is_named():
+    values = {"layouts.*.pp": 2, "layouts.1.tp": 8, "model.vocab": 7, "gpu.bandwidth": 1e12, "workload.batch": 5}
+    found = apply(BASE, values)
+    assert found["layouts"] == [{"strategy": "tp", "tp": 1, "pp": 2}, {"strategy": "tp", "tp": 8, "pp": 2}]
+    assert (found["model"].name, found["model"].vocab) == ("llama-3.1-8b", 7)
+    assert (found["gpu"]["name"], found["gpu"]["bandwidth"]) == ("h100-sxm", 1e12)
+    assert found["workload"] == BASE["workload"] | {"batch": 5}
+    assert BASE["layouts"] == [{"strategy": "tp", "tp": 1}, {"strategy": "tp", "tp": 2}]
+    assert BASE["model"] == "llama-3.1-8b"
+
+
+def test_a_study_varies_what_a_scenario_does():
+    values = {"model.attention.group_size": 16, "layouts.0.tp": 4}
+    study = Study(base=BASE, vary={path: [value] for path, value in values.items()})
+    assert study.scenario(tuple(values.items())) == varied([values]).each[0][1]
+
+
 def test_options_reach_every_variant():
     scenario = varied({"workload.batch": [1, 2]}).adjusted(granularity="ranks")
     assert {one.granularity for _, one in scenario.each} == {"ranks"}
@@ -119,9 +137,12 @@ def test_a_resolved_sweep_reads_back():
     [
         ({}, "leaves nothing to run"),
         ("x", "must be paths with lists"),
-        ({"modle.hidden": [1]}, "cannot be varied"),
+        ({"modle.hidden": [1]}, "unknown key 'modle'; did you mean 'model'"),
+        ({"layouts.2.tp": [1]}, "'2' is not one of the 2 items"),
+        ({"layouts.x.tp": [1]}, "'x' is not one of the 2 items"),
+        ({"workload.batch.of": [1]}, "leads into a value that has no parts"),
         ({"model.attention.nothing": [1]}, "no layer of llama-3.1-8b has attention.nothing"),
-        ({"model.nothing": [1]}, "a model has no 'nothing'"),
+        ({"model.nothing": [1]}, "model.nothing: unknown key 'nothing'"),
         ({"model.attention.group_size": [5]}, "32 query heads cannot be shared out in groups of 5"),
         ({"model.layers": [0]}, "layers must be a whole number above 0"),
         ({"model.attention.kv_heads": ["x"]}, "kv_heads"),

@@ -1,4 +1,4 @@
-"""Axes, ranges, and setting fields of a scenario by path."""
+"""Axes and ranges."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 
 from sim import variation
 from sim.errors import InputError
-
-
-def keep(key, name):
-    return {"name": name}
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.lists(st.integers(), min_size=1, max_size=4), max_size=4))
@@ -63,21 +59,3 @@ def test_ranges(said, values):
 def test_what_cannot_vary_is_said(vary, zips, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
         variation.axes(vary, zips)
-
-
-def test_paths_lead_into_lists_and_into_what_is_named():
-    data = {"model": "m", "layouts": [{"tp": 1}, {"tp": 2}]}
-    change = (("model.vocab", 7), ("layouts.*.pp", 2), ("layouts.1.tp", 8), ("workload.batch", 4))
-    found = variation.apply(data, change, keep)
-    assert found == {
-        "model": {"name": "m", "vocab": 7},
-        "layouts": [{"tp": 1, "pp": 2}, {"tp": 8, "pp": 2}],
-        "workload": {"batch": 4},
-    }
-    assert data == {"model": "m", "layouts": [{"tp": 1}, {"tp": 2}]}
-
-
-@pytest.mark.parametrize("path", ["layouts.2.tp", "layouts.x.tp", "batch.of.what"])
-def test_a_path_to_nothing_is_refused(path):
-    with pytest.raises(InputError, match=path):
-        variation.apply({"layouts": [{"tp": 1}], "batch": 3}, ((path, 1),), keep)

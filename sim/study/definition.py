@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from sim import variation
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
 from sim.catalog_scenarios import find_scenario, find_study
-from sim.catalog_topologies import parse_topology
 from sim.documents import Document, Kind, read_file
 from sim.errors import InputError, Problem, ScenarioError
 from sim.explain import read, show
@@ -29,6 +26,7 @@ from sim.strategy import Strategy
 from sim.study.columns import FIGURES, PLACE, WORKLOAD
 from sim.study.constraints import Condition, parse_condition
 from sim.study.layouts import AllLayouts
+from sim.variants import apply
 
 POINTS_OF_A_PART = 20_000
 LAYOUTS_OF_A_PART = 24
@@ -95,11 +93,11 @@ class Study(Noun):
         base = dict(self.base)
         if self.all_layouts and not base.get("layouts"):
             base["layouts"] = [{"strategy": "tp", "tp": 1}]
-        return variation.apply(base, first + change, spell_out)
+        return apply(base, dict(first + change))
 
     def scenario(self, change: variation.Change = ()) -> Scenario:
         """One scenario of the study. Raises ``InputError`` if it cannot be."""
-        return _scenario(json.dumps(self.data(change), sort_keys=True, default=list))
+        return _scenario(json.dumps(self.data(change), sort_keys=True, default=_plain))
 
     def layouts(self, scenario: Scenario) -> list[Strategy]:
         """The scenario's own layouts and those searched, each once."""
@@ -162,20 +160,14 @@ def _scenario(data: str) -> Scenario:
     return parse_scenario(json.loads(data))
 
 
+def _plain(value: Any) -> Any:
+    """What JSON cannot write: a model that was changed, or a tuple of something."""
+    return value.model_dump(mode="json", exclude_none=True) if isinstance(value, Noun) else list(value)
+
+
 @lru_cache(maxsize=32)
 def _searched(search: AllLayouts, model: Any, phase: Any) -> tuple[Strategy, ...]:
     return tuple(search.find(model, phase))
-
-
-def spell_out(key: str, name: str) -> Any:
-    """The fields of what a scenario names by one word."""
-    if key == "model":
-        return load_model(name).model_dump(mode="json", exclude_none=True)
-    if key == "gpu":
-        return load_gpu(name).model_dump(mode="json", exclude_none=True)
-    if key == "topology":
-        return parse_topology(name).model_dump(mode="json", exclude_none=True)
-    return name
 
 
 def load_study(path: str | Path) -> Study:
