@@ -20,7 +20,7 @@ import one_thread  # noqa: F401  before numpy
 import numpy as np
 from kernel_fit import errors, fit_table
 
-from sim.catalog_gpus import load_gpu
+from sim.catalog.gpus import load_gpu
 from sim.formats import number_format
 from sim.kernels.constants import FAMILIES, KernelConstants, constant_names
 from sim.kernels.cost import Device

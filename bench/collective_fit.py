@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim import selection
-from sim.constants_fabric import DATA, FabricConstants, Fit, Kernel, read_constants, relatives
+from sim.network.constants import DATA, FabricConstants, Fit, Kernel, read_constants, relatives
 from sim.validate.collective_rows import Row, collectives
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.collectives import CollectiveCost
-from sim.constants_fabric import FabricConstants
+from sim.network.collectives import CollectiveCost
+from sim.network.constants import FabricConstants
 from sim.validate.collective_rows import Row, collectives
 
 LEAST = 5  # rows that say something about a tenth

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
 from sim.validate.collective_rows import Row
 
 

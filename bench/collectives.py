@@ -19,7 +19,7 @@ from collective_residuals import residuals
 from collective_residuals import write as write_residuals
 from collective_targets import show, verdicts
 
-from sim.constants_fabric import DATA, load_fabric_constants
+from sim.network.constants import DATA, load_fabric_constants
 from sim.validate.collective_rows import Row, predict, rows
 from sim.validate.collective_screen import screened
 

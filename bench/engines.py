@@ -19,11 +19,11 @@ import numpy as np
 from engine_files import write
 from engine_fit import Array, Constant, Linear, fit, solve
 
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
 from sim.engines import ANY, Engine, combined, engine_names, library, read_engine
 from sim.kernels import Kernels, load_constants
 from sim.machine import Machine
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
 from sim.serving import time_per_token
 from sim.validate.cases import Case
 from sim.validate.csv_rows import read_rows

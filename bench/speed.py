@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 import simpy
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
-from sim.catalog_topologies import parse_topology
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.models import load_model
+from sim.catalog.topologies import parse_topology
 from sim.evaluate import Evaluation
-from sim.flows import Flow, Network
 from sim.lower import cut_of, lower
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
+from sim.network.flows import Flow, Network
 from sim.placement import Placement
 from sim.run import machine
 from sim.step import prepared

@@ -1,5 +1,5 @@
 """``python -m sim`` does what the command ``shardwise`` does."""
 
-from sim.cli import main
+from sim.cli.app import main
 
 main()

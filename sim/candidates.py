@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sim import algorithms
-from sim.algorithms import EXCHANGES, REDUCTIONS, Plan
 from sim.fabric import Fabric
-from sim.rings import best_rings
-from sim.routes import tier
+from sim.network import algorithms
+from sim.network.algorithms import EXCHANGES, REDUCTIONS, Plan
+from sim.network.rings import best_rings
+from sim.network.routes import tier
 
 _IN_SWITCH_FROM = 4  # generation of NVLink whose switches add up and copy
 

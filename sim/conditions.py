@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StrictInt, field_validator, model_validator
 
-from sim.collectives import KINDS
-from sim.constants_fabric import load_fabric_constants
 from sim.errors import Problem
 from sim.explain import one_of, show, suggest
+from sim.network.collectives import KINDS
+from sim.network.constants import load_fabric_constants
 from sim.noun import Noun
 from sim.units import Bytes, Seconds, format_bytes, format_seconds
 
@@ -79,7 +79,7 @@ class Traffic(Noun):
     gpus: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(min_length=2)
     """GPUs by number; a ``send`` goes from the first to the second."""
     size: Annotated[Bytes, Field(gt=0)]
-    """Bytes of the message, as ``sim.collectives`` counts them for its kind."""
+    """Bytes of the message, as ``sim.network.collectives`` counts them for its kind."""
     at: Moment = 0.0
     """Seconds after the step has begun."""
     repeat: bool = False

@@ -16,10 +16,10 @@ from typing import Any
 from pydantic import Field
 
 from sim.conditions import Conditions
-from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError
 from sim.kernels import EngineConstants
 from sim.kernels.fit import Residual
+from sim.network.constants import load_fabric_constants
 from sim.noun import Noun
 from sim.serving import ServingConstants
 

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.errors import TopologyError
-from sim.routes import Routes, tier
-from sim.spreading import Spreading
+from sim.network.routes import Routes, tier
+from sim.network.spreading import Spreading
 
 if TYPE_CHECKING:
     import networkx as nx

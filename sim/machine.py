@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sim.collectives import Collectives
 from sim.conditions import Conditions, Fault, Traffic
-from sim.constants_fabric import load_fabric_constants
-from sim.degrade import degraded
 from sim.engines import Engine, load_engine
 from sim.errors import Problem, TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants
 from sim.kernels.measured import MeasuredKernels
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
+from sim.network.degrade import degraded
 from sim.serving import ServingConstants
 
 Speeds = Mapping[int, float]

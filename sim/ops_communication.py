@@ -1,7 +1,7 @@
 """Operations on the communication stream, with the bytes that one rank contributes and sends.
 
-``Message.size`` follows the conventions of ``sim.collectives``; ``Message.sent`` counts bytes that leave this rank
-under the usual lower bound (ring all-reduce 2(n−1)/n, direct for the rest).
+``Message.size`` follows the conventions of ``sim.network.collectives``; ``Message.sent`` counts bytes that leave this
+rank under the usual lower bound (ring all-reduce 2(n−1)/n, direct for the rest).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Work(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What one rank contributes to one collective; ``sim.collectives`` says what ``size`` means for each kind."""
+    """What one rank contributes to one collective; ``sim.network.collectives`` says what ``size`` means by kind."""
 
     size: Number
     sent: Number

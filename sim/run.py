@@ -7,13 +7,13 @@ from pathlib import Path
 
 from sim.advice import advice
 from sim.conditions import Conditions
-from sim.constants_fabric import load_fabric_constants
 from sim.errors import InputError, LayoutError, ScenarioError
 from sim.evaluate import Evaluation
 from sim.findings import findings, left_out, sweep_findings
 from sim.hardware import Gpu
 from sim.kernels import load_constants
 from sim.machine import Machine, assemble
+from sim.network.constants import load_fabric_constants
 from sim.noun import Noun
 from sim.placement import Placement
 from sim.proof.result import Proof

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
-from sim.catalog_gpus import gpu_names, load_gpu
-from sim.catalog_models import load_model, model_names
-from sim.catalog_scenarios import find_scenario
+from sim.catalog.gpus import gpu_names, load_gpu
+from sim.catalog.models import load_model, model_names
+from sim.catalog.scenarios import find_scenario
 from sim.conditions import Conditions, EngineName, Fault, Source, Traffic
 from sim.documents import read_file
 from sim.errors import InputError, Problem, ScenarioError

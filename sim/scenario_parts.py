@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
-from sim.catalog_strategies import parse_layout, spellings
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.models import load_model
+from sim.catalog.strategies import parse_layout, spellings
+from sim.catalog.topologies import parse_topology
 from sim.conditions import Conditions
 from sim.errors import InputError, Problem
 from sim.explain import read, show, suggest

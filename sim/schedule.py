@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sim.collectives import CollectiveCost
 from sim.cut import Only
 from sim.fold import Classes
 from sim.kernels import Cost, Kernels
 from sim.lane import Lane
 from sim.mesh import Mesh
+from sim.network.collectives import CollectiveCost
 from sim.program import Alias, Chunk, CommunicationOp, ComputeOp, Message, Op, Segment, Work
 from sim.workload import Number
 

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from sim.constants_fabric import plain
 from sim.errors import InputError
-from sim.routes import tier
+from sim.network.constants import plain
+from sim.network.routes import tier
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from sim.algorithms import Plan
-    from sim.constants_fabric import FabricConstants, Kernel
+    from sim.network.algorithms import Plan
+    from sim.network.constants import FabricConstants, Kernel
 
 
 class Load(NamedTuple):

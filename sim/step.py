@@ -14,21 +14,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sim import engine
-from sim.collectives import CollectiveCost
 from sim.fold import Classes, Questions, classify, questions, unfolded
 from sim.handover import GatherSlices, handover
 from sim.lane import Lane
-from sim.links import Link
 from sim.lower import cut_of, lower
 from sim.machine import Machine
 from sim.model import Model
+from sim.network.collectives import CollectiveCost
+from sim.network.links import Link
+from sim.network.transport import FabricTransport, LinkUse
 from sim.placement import Placement
 from sim.program import CommunicationOp
 from sim.rank_order import Order, placed
 from sim.schedule import Pattern, Track, prepare, track
 from sim.strategy import Strategy
 from sim.totals import LaneTotals, add_compute, add_exposed, add_slowed, tail
-from sim.transport import FabricTransport, LinkUse
 from sim.workload import Number, Phase, Sequences
 
 Granularity = Literal["folded", "ranks", "flows"]

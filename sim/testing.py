@@ -14,9 +14,7 @@ from __future__ import annotations
 import itertools
 import pickle
 
-from sim.catalog_gpus import load_gpu
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
 from sim.errors import InputError, Problem, ShardwiseError
 from sim.evaluate import Evaluation
 from sim.hardware import Gpu
@@ -37,6 +35,8 @@ from sim.model import (
     MoeFfn,
     SparseIndex,
 )
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
 from sim.placement import Placement
 from sim.proof import prove
 from sim.strategy import Strategy
@@ -90,7 +90,7 @@ SAMPLE_MODELS: dict[str, Model] = {
 
 def sample_machine(gpus: int = 64) -> Machine:
     """An NVSwitch domain of B200 large enough for a layout; built without any catalogue entry of a topology."""
-    from sim.catalog_topologies import parse_topology
+    from sim.catalog.topologies import parse_topology
 
     gpu = load_gpu("gb200" if gpus <= 72 else "b200-sxm")
     spec = {"kind": "nvl72"} if gpus <= 72 else {"kind": "cluster", "nodes": -(-gpus // 8), "node": "hgx-8"}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sim.collectives import Collectives
 from sim.kernels import Kernels, Spread
 from sim.kernels.fit import Residual
 from sim.kernels.spread import EXACT
+from sim.network.collectives import Collectives
 from sim.totals import LaneTotals
 
 

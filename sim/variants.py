@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.models import load_model
+from sim.catalog.topologies import parse_topology
 from sim.errors import InputError, Problem
 from sim.explain import read, show
 from sim.model import GroupedQueryAttention, Layer, LayerRun, Model

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import ModelError
-from sim.huggingface import read_config
+from sim.huggingface.config import read_config
 from sim.model import MoeFfn
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

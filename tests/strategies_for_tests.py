@@ -9,15 +9,15 @@ from functools import lru_cache
 
 from hypothesis import strategies as st
 
-from sim.catalog_models import load_model
-from sim.catalog_strategies import load_strategy
-from sim.collectives import CollectiveCost
+from sim.catalog.models import load_model
+from sim.catalog.strategies import load_strategy
 from sim.evaluate import Evaluation
 from sim.kernels import Cost
 from sim.lane import Lane
 from sim.lower import lower
 from sim.machine import Machine
 from sim.model import DenseFfn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn
+from sim.network.collectives import CollectiveCost
 from sim.placement import Placement
 from sim.program import CommunicationOp, Message, Work
 from sim.step import StageModel

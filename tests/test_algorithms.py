@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim import algorithms
-from sim.algorithms import Plan
+from sim.network import algorithms
+from sim.network.algorithms import Plan
 
 
 def exactly(value: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from strategies_for_tests import evaluate, figures, gqa, lane, layout, model, placement
 
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.findings import duplication
 from sim.lane import Lane
 from sim.model import Layer, LayerRun, LinearAttention, Model

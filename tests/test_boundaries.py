@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sim import InputError, parse_scenario, simulate
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.models import load_model
+from sim.catalog.topologies import parse_topology
 from sim.errors import LayoutError, ProgramError
 from sim.evaluate import Evaluation
 from sim.placement import Placement

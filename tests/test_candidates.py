@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import algorithms
 from sim.candidates import Candidates
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import InputError
 from sim.fabric import Fabric
+from sim.network import algorithms
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
 
 C = load_fabric_constants()
 H100, GB200, L40S = (load_gpu(n) for n in ("h100-sxm", "gb200", "l40s"))

@@ -7,16 +7,16 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.conditions import Conditions, Fault, Traffic
 from sim.engine import Clock
 from sim.errors import TopologyError
-from sim.links import Links
 from sim.machine import assemble
+from sim.network.links import Links
+from sim.network.transport import FabricTransport
 from sim.program import Message
 from sim.schedule import Rendezvous
-from sim.transport import FabricTransport
 
 GIB = 2**30
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.catalog_models import load_model, model_names
-from sim.catalog_strategies import load_strategy
+from sim.catalog.models import load_model, model_names
+from sim.catalog.strategies import load_strategy
 from sim.errors import ModelError
 from sim.formats import FORMATS
-from sim.huggingface import read_config
+from sim.huggingface.config import read_config
 from sim.lane import Lane
 from sim.placement import Placement
 from sim.workload import Precision, Workload
@@ -232,7 +232,7 @@ OPENED = """
 import sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 load_model("qwen3-8b")
 print(*[path for path in opened if path.endswith(".yaml")])
 """

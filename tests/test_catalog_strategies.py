@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sim.catalog_strategies import PluginWarning, load_strategy, parse_layout, spellings, strategy_names
+from sim.catalog.strategies import PluginWarning, load_strategy, parse_layout, spellings, strategy_names
 from sim.errors import LayoutError
 from strategies.dcp import DecodeContextParallel
 from strategies.tp import TensorParallel
@@ -42,7 +42,7 @@ def test_built_in_names_do_not_touch_the_entry_points():
         "    assert which.get('group') != 'sim.strategies', 'looked up'\n"
         "    return found(**which)\n"
         "m.entry_points = guarded\n"
-        "from sim.catalog_strategies import parse_layout\n"
+        "from sim.catalog.strategies import parse_layout\n"
         "print(parse_layout({'strategy': 'tp', 'tp': 8}).label)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

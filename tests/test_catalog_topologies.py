@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology, topology_class, topology_names
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology, topology_class, topology_names
 from sim.errors import TopologyError
 from sim.plugins import PluginWarning
 
@@ -43,7 +43,7 @@ def test_built_in_names_do_not_touch_the_entry_points():
         "    assert which.get('group') != 'sim.topologies', 'looked up'\n"
         "    return found(**which)\n"
         "m.entry_points = guarded\n"
-        "from sim.catalog_topologies import parse_topology\n"
+        "from sim.catalog.topologies import parse_topology\n"
         "parse_topology('hgx'), parse_topology({'kind': 'cluster', 'nodes': 2, 'node': 'ring-4'})\n"
         "print(parse_topology('hgx-4').gpu_count)"
     )

@@ -12,9 +12,9 @@ import pytest
 
 import sim.run
 from sim import __version__
-from sim.catalog_models import load_model
-from sim.catalog_scenarios import scenario_names
-from sim.cli import execute
+from sim.catalog.models import load_model
+from sim.catalog.scenarios import scenario_names
+from sim.cli.app import execute
 from sim.errors import FloorError
 
 SHIPPED = "qwen3_235b_8xh200"
@@ -246,7 +246,7 @@ def test_version_and_help(capsys):
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys\nfrom sim.cli import execute\nexecute(['--help'])\n"
+        "import sys\nfrom sim.cli.app import execute\nexecute(['--help'])\n"
         "print(sorted({'numpy', 'networkx', 'simpy', 'ruamel.yaml'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -293,7 +293,7 @@ def test_a_terminal_without_unicode_still_shows_the_figures():
 
 
 def test_completion_offers_shipped_scenarios_and_files(small):
-    from sim.cli_options import complete_file
+    from sim.cli.options import complete_file
 
     assert complete_file("qwen3_2") == [SHIPPED]
     assert complete_file("s.") == ["s.yaml"]

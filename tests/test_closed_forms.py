@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import algorithms
-from sim.algorithms import Plan
 from sim.fabric import Fabric
+from sim.network import algorithms
+from sim.network.algorithms import Plan
 from sim.topology import connect
 
 LINK = 25e9

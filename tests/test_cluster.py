@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import TopologyError
 from sim.fabric import Fabric
-from sim.topology_report import report
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
+from sim.network.report import report
 
 H100, GB200, V100 = (load_gpu(name) for name in ("h100-sxm", "gb200", "v100-sxm2-32gb"))
 NIC = 50e9

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import KINDS, Collectives
-from sim.constants_fabric import FabricConstants, load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import InputError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
+from sim.network.collectives import KINDS, Collectives
+from sim.network.constants import FabricConstants, load_fabric_constants
 
 C = load_fabric_constants()
 H100, GB200 = load_gpu("h100-sxm"), load_gpu("gb200")

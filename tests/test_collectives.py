@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import FREE, KINDS, Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import InputError, TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
+from sim.network.collectives import FREE, KINDS, Collectives
+from sim.network.constants import load_fabric_constants
 
 C = load_fabric_constants()
 V100, H100, H200, B200 = (load_gpu(n) for n in ("v100-sxm2-32gb", "h100-sxm", "h200-sxm", "b200-sxm"))

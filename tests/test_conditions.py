@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sim import compare, parse_scenario, simulate, transport
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
+from sim import compare, parse_scenario, simulate
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.conditions import Conditions
 from sim.errors import InputError, ScenarioError
-from sim.render_layout import render_layout
+from sim.network import transport
+from sim.render.layout import render_layout
 from sim.run import evaluate, machine
 
 BASE = {

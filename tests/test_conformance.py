@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.catalog_gpus import gpu_names, load_gpu
-from sim.catalog_strategies import load_strategy, strategy_names
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import gpu_names, load_gpu
+from sim.catalog.strategies import load_strategy, strategy_names
+from sim.catalog.topologies import parse_topology
 from sim.cut import Cut
 from sim.errors import TopologyError
 from sim.testing import SAMPLE_MODELS, ConformanceError, check_strategy, check_topology, sample_machine

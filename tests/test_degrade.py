@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.degrade import degraded
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import TopologyError
 from sim.fabric import Fabric
+from sim.network.degrade import degraded
 
 GPUS = {"hgx-8": "h100-sxm", "nvl72": "gb200", "nvl72-8": "gb200", "dgx1": "v100-sxm2-32gb", "cluster-2": "h100-sxm"}
 FABRICS = {name: parse_topology(name).build(load_gpu(gpu)) for name, gpu in GPUS.items()}

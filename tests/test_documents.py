@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.documents import MOST_BYTES, read_document, read_file
 from sim.errors import Problem, ScenarioError
-from sim.export import to_yaml
+from sim.render.export import to_yaml
 
 
 def refusal(content: bytes | str) -> str:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import compare, parse_scenario, replay
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.conditions import Conditions
 from sim.engines import ANY, combined, engine_names, library, load_engine
 from sim.errors import InputError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.cli import execute
+from sim.cli.app import execute
 from sim.errors import InputError, Problem, ScenarioError
 from sim.scenario import Scenario
 from sim.workload import Workload

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.degrade import degraded
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import TopologyError
 from sim.fabric import Fabric
-from sim.routes import tier
+from sim.network.degrade import degraded
+from sim.network.routes import tier
 from sim.topology import connect
 
 H100 = load_gpu("h100-sxm")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from sim.flows import Flow, Network, fair_rates
+from sim.network.flows import Flow, Network, fair_rates
 
 
 def solve(capacity, flows):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies_for_tests import figures, layout, placement
 
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.errors import InputError
 from sim.formats import FORMATS, number_format
 from sim.proof import prove

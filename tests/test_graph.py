@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import ScenarioError, TopologyError
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
 from sim.run import compare
 from sim.scenario import load_scenario, parse_scenario
 from sim.testing import check_topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from sim.catalog_gpus import gpu_names, load_gpu
+from sim.catalog.gpus import gpu_names, load_gpu
 from sim.errors import InputError
 from sim.hardware import Gpu, NvLink
 from sim.kernels import constant_names

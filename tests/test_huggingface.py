@@ -16,7 +16,7 @@ from huggingface_cases import (
     windows,
 )
 
-from sim.huggingface import read_config
+from sim.huggingface.config import read_config
 
 
 @pytest.mark.parametrize(("name", "expected"), READ.items())

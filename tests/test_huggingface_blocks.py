@@ -6,7 +6,7 @@ import pytest
 from huggingface_cases import FP8_BLOCK, MOE, SMALL, attention, ffn, problems, read, small, sparse
 
 from sim.formats import FORMATS
-from sim.huggingface import read_config
+from sim.huggingface.config import read_config
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.errors import ModelError
 from sim.explain import show
-from sim.huggingface import load_config, read_config
+from sim.huggingface.config import load_config, read_config
 from sim.model import GroupedQueryAttention
 
 

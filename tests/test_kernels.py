@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies_for_tests import figures, gqa, model, placement
 
-from sim.catalog_gpus import gpu_names, load_gpu
+from sim.catalog.gpus import gpu_names, load_gpu
 from sim.errors import InputError
 from sim.kernels import Device, EngineConstants, KernelConstants, Kernels, constant_names, interval, load_constants
 from sim.kernels import Spread as Range

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from sim.catalog_gpus import load_gpu
+from sim.catalog.gpus import load_gpu
 from sim.launch import capacity, explain, parse, resolve
 from sim.launch.agreement import judge, logs, outcomes
 from sim.launch.policy import load_policy

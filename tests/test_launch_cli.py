@@ -2,7 +2,7 @@
 
 import json
 
-from sim.cli import execute
+from sim.cli.app import execute
 
 COMMAND = "vllm serve Qwen/Qwen3-235B-A22B -tp 8 --kv-cache-dtype fp8 --max-model-len 262144"
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sim.catalog_models import load_model
-from sim.catalog_strategies import parse_layout
+from sim.catalog.models import load_model
+from sim.catalog.strategies import parse_layout
 from sim.errors import LayoutError
 from sim.launch import export_layout, parse, resolve
 from sim.launch.layouts import layout_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim import compare, parse_scenario
-from sim.catalog_gpus import load_gpu
+from sim.catalog.gpus import load_gpu
 from sim.errors import InputError
 from sim.kernels import Kernels, load_constants
 from sim.kernels.constants import TABLES

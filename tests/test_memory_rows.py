@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from strategies_for_tests import gqa, lane, model, placement
 
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.model import LatentAttention, Model
 from sim.workload import Precision, Workload
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sim import parse_scenario, plan, replay
-from sim.cli import execute
+from sim.cli.app import execute
 from sim.errors import ScenarioError
 from sim.planner.bounds import bound
 from sim.planner.candidates import degrees_of, layouts

@@ -8,12 +8,12 @@ from strategies_for_tests import placement as place
 
 from sim import mixers
 from sim.builder import Builder
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
 from sim.cut import Cut, Dim
 from sim.errors import ProgramError
 from sim.lower import lower
 from sim.mesh import Mesh
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
 from sim.program import CommunicationOp, Value
 from sim.workload import Workload
 from strategies.dcp import DecodeContextParallel

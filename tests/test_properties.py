@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from strategies_for_tests import DEGREES, evaluate, gqa, lane, layouts, machine, model, models, placement, workloads
 
 from sim import engine
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
 from sim.kernels import Kernels, load_constants
 from sim.kernels.constants import FAMILIES
 from sim.lower import lower
 from sim.machine import Machine
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
 from sim.ops_communication import AllGather, AllReduce, ExchangeShares, ReduceScatter
 from sim.ownership import Ownership
 from sim.placement import Placement
@@ -127,7 +127,7 @@ def test_held_is_unique_times_duplication(placed, work):
 def test_the_same_scenario_gives_the_same_bytes_in_every_process():
     """Twice in one process, and in others whose hashes of text differ."""
     code = (
-        "from sim import compare, load; from sim.export import to_json; s = load('deepseek_r1_8xh200');"
+        "from sim import compare, load; from sim.render.export import to_json; s = load('deepseek_r1_8xh200');"
         "a = to_json(compare(s)); b = to_json(compare(s)); assert a == b; print(a)"
     )
     root = str(Path(__file__).parent.parent)
@@ -193,8 +193,8 @@ def test_a_step_is_what_its_parts_add_up_to_and_never_below_its_floor(placed, wo
 
 def _faster(what: str) -> tuple[Machine, Machine]:
     """A machine of 8 H100, and the same one with something twice as good."""
-    from sim.catalog_gpus import load_gpu
-    from sim.catalog_topologies import parse_topology
+    from sim.catalog.gpus import load_gpu
+    from sim.catalog.topologies import parse_topology
 
     gpu = load_gpu("h100-sxm")
     fabric, constants = parse_topology("hgx-8"), load_constants(gpu.constants)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sim import mixers
 from sim import ops_communication as comm
 from sim import ops_compute as ops
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.cut import Cut, Dim
 from sim.errors import InputError
 from sim.model import DenseFfn, GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model, MoeFfn

@@ -11,11 +11,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from sim import compare, load, parse_scenario, simulate
-from sim.catalog_topologies import parse_topology
+from sim.catalog.topologies import parse_topology
 from sim.cut import Cut
 from sim.errors import ProgramError
 from sim.lower import lower
-from sim.render_table import render
+from sim.render.table import render
 from sim.testing import SAMPLE_MODELS
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from sim import cli, load, prove
-from sim.cli import execute
-from sim.render_prove import render_prove
+from sim import load, prove
+from sim.cli import app as cli
+from sim.cli.app import execute
+from sim.render.prove import render_prove
 from sim.run import Proofs
 
 KEYS = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.render_layout import render_layout
-from sim.render_table import gib, ms, rate, render, subject, tokens
+from sim.render.layout import render_layout
+from sim.render.table import gib, ms, rate, render, subject, tokens
 from sim.report import KvReport, LayoutReport, MemoryReport, RankGroup, Report, StepReport, WeightsReport
 
 GIB = 2**30

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.models import load_model
+from sim.catalog.topologies import parse_topology
 from sim.errors import InputError
 from sim.placement import Placement
 from sim.replays.fleet import KvTransfer, NoRoomError, Place, instance

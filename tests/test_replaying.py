@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sim import load, parse_scenario, replay
-from sim.cli import execute
+from sim.cli.app import execute
 from sim.errors import ScenarioError
 from sim.replays.requests import Requests, build
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sim.cli import execute
+from sim.cli.app import execute
 from sim.documents import MOST_BYTES
 from sim.plugins import PluginWarning
 
@@ -262,7 +262,7 @@ def test_metadata_that_cannot_be_read_leaves_the_built_ins(folder, monkeypatch):
 
     monkeypatch.setattr(plugins, "entry_points", broken)
     monkeypatch.syspath_prepend(str(folder))
-    from sim.catalog_topologies import topology_names
+    from sim.catalog.topologies import topology_names
 
     with pytest.warns(PluginWarning, match="no plug-in can be used: TypeError: missing '='"):
         assert "hgx" in topology_names()

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from sim.cli import execute
+from sim.cli.app import execute
 from sim.run import evaluate, rooflines
 from sim.scenario import parse_scenario
 

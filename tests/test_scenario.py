@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sim.catalog_gpus import gpu_names, load_gpu
-from sim.catalog_models import load_model
-from sim.catalog_scenarios import find_scenario, scenario_names
+from sim.catalog.gpus import gpu_names, load_gpu
+from sim.catalog.models import load_model
+from sim.catalog.scenarios import find_scenario, scenario_names
 from sim.documents import read_document
 from sim.errors import ScenarioError
-from sim.export import to_yaml
+from sim.render.export import to_yaml
 from sim.scenario import Scenario, load_scenario, parse_scenario
 from sim.scenario_parts import default_topology
 from sim.workload import Workload

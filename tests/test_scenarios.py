@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim import compare, load
-from sim.catalog_scenarios import scenario_names
+from sim.catalog.scenarios import scenario_names
 from sim.report import Report
 
 FOLDER = Path(__file__).parent.parent / "scenarios"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.cli import execute
-from sim.topology_report import SIZES, report
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
+from sim.cli.app import execute
+from sim.network.report import SIZES, report
 
 DATA = Path(__file__).parent / "data" / "topo"
 H100 = load_gpu("h100-sxm")

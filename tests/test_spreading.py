@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
-from sim.degrade import degraded
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.fabric import Fabric
-from sim.spreading import Spreading
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
+from sim.network.degrade import degraded
+from sim.network.spreading import Spreading
 
 H100 = load_gpu("h100-sxm")
 

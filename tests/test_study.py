@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import load, parse_scenario
-from sim.catalog_models import load_model
-from sim.catalog_scenarios import find_study, study_names
-from sim.catalog_strategies import load_strategy, strategy_names
-from sim.cli import execute
+from sim.catalog.models import load_model
+from sim.catalog.scenarios import find_study, study_names
+from sim.catalog.strategies import load_strategy, strategy_names
+from sim.cli.app import execute
 from sim.errors import InputError, LostPartsError, ScenarioError
 from sim.placement import Placement
 from sim.run import evaluate, machine

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import TopologyError
-from sim.topo_matrix import read_matrix
+from sim.topo.matrix import read_matrix
 
 DATA = Path(__file__).parent / "data" / "topo"
 PASTE = "paste all of what `nvidia-smi topo -m` prints, from the header to the legend"

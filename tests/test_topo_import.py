@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import Collectives
-from sim.constants_fabric import load_fabric_constants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
-from sim.topo_import import graph_text, to_graph
-from sim.topo_matrix import read_matrix
+from sim.network.collectives import Collectives
+from sim.network.constants import load_fabric_constants
+from sim.topo.matrix import read_matrix
+from sim.topo.reader import graph_text, to_graph
 from topologies.graph import Graph
 
 DATA = Path(__file__).parent / "data" / "topo"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import TopologyError
-from sim.topo_matrix import TopoMatrix, read_matrix
+from sim.topo.matrix import TopoMatrix, read_matrix
 
 DATA = Path(__file__).parent / "data" / "topo"
 CUBE = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]

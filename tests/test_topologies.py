@@ -9,8 +9,8 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
 from sim.errors import TopologyError
 from sim.fabric import Fabric
 from sim.hardware import Gpu
@@ -193,7 +193,7 @@ def test_a_topology_survives_being_written_and_read(spec: str) -> None:
 
 def test_naming_a_machine_does_not_import_networkx() -> None:
     code = (
-        "import sys; from sim.catalog_topologies import parse_topology; "
+        "import sys; from sim.catalog.topologies import parse_topology; "
         "parse_topology('cluster-4'); sys.exit('networkx' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

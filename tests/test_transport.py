@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim import parse_scenario, simulate
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.evaluate import Evaluation
 from sim.placement import Placement
 from sim.testing import SAMPLE_MODELS, sample_machine

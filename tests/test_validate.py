@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
-from sim.render_validate import render_validate, to_markdown
+from sim.render.validate import render_validate, to_markdown
 from sim.validate import validate
 from sim.validate.groups import FILES, Rows
 from sim.validate.names import SHIPPED

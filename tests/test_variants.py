@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.errors import InputError
 from sim.run import compare, load
 from sim.scenario import parse_scenario

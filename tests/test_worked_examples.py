@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from strategies_for_tests import figures, lane, outside, placement
 
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.lower import lower
 from sim.ops_communication import ExchangeShares
 from sim.ownership import Ownership

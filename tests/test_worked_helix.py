@@ -9,7 +9,7 @@ import pytest
 from strategies_for_tests import UnitMachine, evaluate, gqa, lane, model, placement, run_stage
 
 from sim import mixers
-from sim.catalog_gpus import load_gpu
+from sim.catalog.gpus import load_gpu
 from sim.formats import number_format
 from sim.hardware import Gpu
 from sim.kernels import Kernels, load_constants

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from strategies_for_tests import evaluate, figures, lane, layout, placement
 
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.formats import number_format
 from sim.lower import lower
 from sim.memory import low_latency_buffer

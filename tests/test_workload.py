@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sim.catalog_models import load_model
+from sim.catalog.models import load_model
 from sim.workload import Group, Precision, Sequences, Workload
 
 

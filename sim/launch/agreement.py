@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from sim.catalog_gpus import load_gpu
+from sim.catalog.gpus import load_gpu
 from sim.errors import InputError
 from sim.hardware import Gpu
 from sim.launch.capacity import Capacity, capacity

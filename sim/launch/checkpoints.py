@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.catalog_models import load_model, model_names
+from sim.catalog.models import load_model, model_names
 from sim.errors import InputError, ModelError, Problem
 from sim.explain import show, suggest
 from sim.launch.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sim.catalog_topologies import parse_topology
+from sim.catalog.topologies import parse_topology
 from sim.errors import InputError
 from sim.hardware import Gpu
 from sim.launch.alternatives import alternatives

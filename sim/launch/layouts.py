@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.catalog_strategies import parse_layout
+from sim.catalog.strategies import parse_layout
 from sim.engine_rules import Case
 from sim.errors import LayoutError, Problem
 from sim.explain import show

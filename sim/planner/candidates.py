@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from sim.catalog_strategies import load_strategy
+from sim.catalog.strategies import load_strategy
 from sim.model import Model
 from sim.strategy import Strategy
 from sim.workload import Phase

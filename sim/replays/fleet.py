@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import SerializeAsAny, field_serializer, field_validator
 
-from sim.catalog_strategies import parse_layout
+from sim.catalog.strategies import parse_layout
 from sim.errors import InputError, LayoutError
 from sim.evaluate import Evaluation
 from sim.machine import Machine

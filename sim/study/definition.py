@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from sim import variation
-from sim.catalog_scenarios import find_scenario, find_study
+from sim.catalog.scenarios import find_scenario, find_study
 from sim.documents import Document, Kind, read_file
 from sim.errors import InputError, Problem, ScenarioError
 from sim.explain import read, show

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from sim.catalog_strategies import load_strategy, strategy_names
+from sim.catalog.strategies import load_strategy, strategy_names
 from sim.errors import InputError
 from sim.explain import one_of, show, suggest
 from sim.model import Model

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_models import load_model
-from sim.catalog_strategies import parse_layout
-from sim.catalog_topologies import parse_topology
+from sim.catalog.gpus import load_gpu
+from sim.catalog.models import load_model
+from sim.catalog.strategies import parse_layout
+from sim.catalog.topologies import parse_topology
 from sim.engines import ANY, Engine, engine_names, load_engine
 from sim.errors import InputError
 from sim.hardware import Gpu

@@ -1,6 +1,6 @@
 """Published measurements of collectives as rows of one shape, and what the simulator says of each.
 
-Columns are those of ``aiconfigurator-core``; sizes become messages by the conventions of ``sim.collectives``.
+Columns are those of ``aiconfigurator-core``; sizes become messages by the conventions of ``sim.network.collectives``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_topologies import parse_topology
-from sim.collectives import CollectiveCost, Collectives
-from sim.constants_fabric import FabricConstants
+from sim.catalog.gpus import load_gpu
+from sim.catalog.topologies import parse_topology
+from sim.network.collectives import CollectiveCost, Collectives
+from sim.network.constants import FabricConstants
 from sim.ops_communication import distinct_ranks
 
 PCIE_BOX = {"kind": "pcie", "gpus": 8, "gpus_per_switch": 2}

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from sim.collectives import FREE, CollectiveCost, Collectives
-from sim.constants_fabric import load_fabric_constants
 from sim.hardware import Gpu
 from sim.kernels import Cost, Kernels, load_constants
 from sim.machine import Machine
+from sim.network.collectives import FREE, CollectiveCost, Collectives
+from sim.network.constants import load_fabric_constants
 from sim.program import Work
 from sim.run import machine
 from sim.topology import Topology

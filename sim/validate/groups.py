@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 
 from sim.conditions import Conditions
-from sim.constants_fabric import load_fabric_constants
 from sim.engines import library
 from sim.errors import InputError
 from sim.hardware import Gpu
 from sim.kernels import TABLES, Kernels, load_constants
 from sim.kernels.tables import tables_folder
 from sim.machine import Machine
+from sim.network.constants import load_fabric_constants
 from sim.run import machine
 from sim.serving import ServingConstants
 from sim.sweep import sweep

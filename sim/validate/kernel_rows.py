@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from sim.catalog_gpus import load_gpu
-from sim.catalog_strategies import parse_layout
+from sim.catalog.gpus import load_gpu
+from sim.catalog.strategies import parse_layout
 from sim.engines import library
 from sim.errors import InputError
 from sim.hardware import Gpu

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 
 from sim.allocators import Allocator, allocator_names, load_allocator
-from sim.catalog_models import load_model
-from sim.catalog_strategies import parse_layout
+from sim.catalog.models import load_model
+from sim.catalog.strategies import parse_layout
 from sim.errors import InputError
 from sim.lane import Lane
 from sim.model import GroupedQueryAttention, LatentAttention, Layer, LayerRun, Model

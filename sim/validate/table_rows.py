@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.catalog_gpus import load_gpu
-from sim.constants_fabric import FabricConstants
+from sim.catalog.gpus import load_gpu
 from sim.hardware import Gpu
 from sim.kernels import TABLES, Kernels, load_constants
 from sim.kernels.constants import FAMILIES
 from sim.kernels.fit import Fit
 from sim.kernels.soundness import device_of, soundness
 from sim.kernels.tables import SYSTEMS, Table, read_tables
+from sim.network.constants import FabricConstants
 from sim.validate.collective_rows import predict, rows
 from sim.validate.collective_screen import screened
 from sim.validate.result import Group, Outcome

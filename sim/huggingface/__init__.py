@@ -1,0 +1,1 @@
+"""Read a model from its Hugging Face ``config.json``."""

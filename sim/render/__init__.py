@@ -1,0 +1,1 @@
+"""What is printed: tables, CSV, JSON and Markdown of every result."""

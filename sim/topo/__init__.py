@@ -1,0 +1,1 @@
+"""Read ``nvidia-smi topo -m`` into a fabric."""
